@@ -1,0 +1,1 @@
+"""Datasets, how they are split over clients, and how batches are made of them."""

@@ -1,0 +1,96 @@
+"""Which samples make which batch, and the batches themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedflat.data.augment import augment, normalise
+from fedflat.data.dataset import Augment, Dataset
+from fedflat.random import fold, purpose
+from fedflat.task import Batch
+
+
+class Plan(NamedTuple):
+    """Row numbers, mask and random key of every sample of every step; real steps of a client come first."""
+
+    index: Tensor
+    mask: Tensor
+    key: Tensor
+
+
+class Source(Protocol):
+    """Where engines get batches from."""
+
+    def plan(self, seed: int, round: int, clients: Sequence[int], exchange: int) -> Plan:
+        """The steps of `clients` in this round, [clients, steps, batch]."""
+        ...
+
+    def batch(self, plan: Plan) -> Batch:
+        """The samples of (a slice of) a plan."""
+        ...
+
+
+class Feed:
+    """A data set split over clients, on one device.
+
+    The order of a client's samples in an epoch is the order of hashes of (seed, round, client, epoch, position), so it
+    depends on nothing else, and augmentation hangs on the same words.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        parts: Sequence[np.ndarray],
+        batch_size: int,
+        epochs: int,
+        spec: Augment | None = None,
+        device: str | torch.device = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        self.dataset, self.batch_size, self.epochs, self.dtype = dataset, batch_size, epochs, dtype
+        self.spec = dataset.augment if spec is None else spec
+        self.x, self.y = dataset.x.to(device), dataset.y.to(device)
+        self.sizes = torch.tensor([len(part) for part in parts], dtype=torch.int64, device=device)
+        self._rows = torch.from_numpy(np.concatenate(parts).astype(np.int64)).to(device)
+        self._starts = self.sizes.cumsum(0) - self.sizes
+
+    def plan(self, seed: int, round: int, clients: Sequence[int], exchange: int = 0) -> Plan:
+        """The steps of `clients` in this round, [clients, steps, batch], padded to the longest client."""
+        ids = torch.tensor(list(clients), device=self.sizes.device)
+        sizes, first = self.sizes[ids], exchange * self.epochs
+        epochs = torch.arange(first, first + self.epochs, device=ids.device)
+        words = fold(torch.tensor(seed, device=ids.device), purpose("sample"), round, ids[:, None], epochs)
+        position = torch.arange(int(sizes.max()), device=ids.device)
+        keys = fold(words[..., None], position)
+        keys_or_last = torch.where(position < sizes[:, None, None], keys, torch.iinfo(torch.int64).max)
+        order = keys_or_last.argsort(-1, stable=True)
+        return self._cut(self._starts[ids], sizes, order, fold(words[..., None], order, purpose("augment")))
+
+    def _cut(self, starts: Tensor, sizes: Tensor, order: Tensor, keys: Tensor) -> Plan:
+        """Cut each client's epochs [clients, epochs, samples] into batches; the last of an epoch may be partial."""
+        longest, per_epoch = order.shape[-1], -(-sizes // self.batch_size)
+        step = torch.arange(int(per_epoch.max()) * self.epochs, device=sizes.device)
+        epoch, number = step // per_epoch[:, None], step % per_epoch[:, None]
+        within = number[..., None] * self.batch_size + torch.arange(self.batch_size, device=sizes.device)
+        mask = (within < sizes[:, None, None]) & (epoch < self.epochs)[..., None]
+        flat = torch.where(mask, epoch[..., None] * longest + within, 0)
+        picked, key = (t.flatten(1).gather(1, flat.flatten(1)).view_as(flat) for t in (order, keys))
+        return Plan(self._rows[torch.where(mask, starts[:, None, None] + picked, 0)], mask, key)
+
+    def batch(self, plan: Plan) -> Batch:
+        """The samples of (a slice of) a plan, augmented and normalised."""
+        data = self.dataset
+        x = augment(self.x[plan.index], plan.key, self.spec, data.mean, data.std, self.dtype)
+        return Batch(x, self.y[plan.index], plan.mask, plan.key)
+
+    def test(self) -> Batch:
+        """All test samples, normalised."""
+        data, device = self.dataset, self.y.device
+        y = data.y_test.to(device)
+        x = normalise(data.x_test.to(device), data.mean, data.std, self.dtype)
+        return Batch(x, y, torch.ones_like(y, dtype=torch.bool), None)

@@ -1,0 +1,49 @@
+"""What a round asks of an engine and what it gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from fedflat.engine.state import ClientStore, tree_map
+from fedflat.local import SGD
+from fedflat.method import Cohort
+
+
+class Job(NamedTuple):
+    """One trial's work in one exchange of a round."""
+
+    seed: int
+    round: int
+    exchange: int
+    clients: Sequence[int]
+    weights: Tensor
+    population: int
+    message: Any
+    states: ClientStore
+    sgd: SGD
+
+
+class Trained(NamedTuple):
+    """The cohort's means, and the ends of local training [clients, P] for measurements."""
+
+    cohort: Cohort
+    ends: Tensor
+
+
+class Engine(Protocol):
+    """Trains the clients of several trials (one per seed) and stores what they keep."""
+
+    def train(self, jobs: Sequence[Job]) -> list[Trained]:
+        """Run one exchange."""
+        ...
+
+
+def summarise(replies: Any, job: Job) -> Cohort:
+    """Weighted and plain means of stacked replies."""
+    weights = job.weights / job.weights.sum()
+    mean = tree_map(lambda r: torch.tensordot(weights.to(r.dtype), r, 1), replies)
+    return Cohort(mean, tree_map(lambda r: r.mean(0), replies), len(job.clients), job.population)

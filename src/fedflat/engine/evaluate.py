@@ -1,0 +1,21 @@
+"""Loss and accuracy of models on many samples."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fedflat.task import Batch, Task
+
+
+@torch.no_grad()
+def evaluate(task: Task, params: Tensor, data: Batch, batch_size: int = 2000) -> tuple[float, float]:
+    """Mean cross entropy and accuracy of the model `params` on `data`."""
+    loss = correct = torch.zeros((), dtype=torch.float64, device=params.device)
+    for start in range(0, len(data.y), batch_size):
+        x, y, mask = (t[start : start + batch_size] for t in data[:3])
+        batch = Batch(x, y, mask, None)
+        logits = task.logits(params, batch)
+        loss = loss + task.cross_entropy(logits, batch).double() * len(y)
+        correct = correct + (logits.argmax(-1) == y).sum()
+    return float(loss) / len(data.y), float(correct) / len(data.y)

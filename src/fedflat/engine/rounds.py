@@ -1,0 +1,71 @@
+"""The round: sample, broadcast, train, update. Nothing here knows a method or an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from fedflat.engine.contract import Engine, Job, Trained
+from fedflat.engine.state import ClientStore, pack, unpack
+from fedflat.local import SGD
+from fedflat.method import Method
+from fedflat.random import choose, fold, purpose
+
+
+class Trial:
+    """Everything that changes while one seed is trained: the server's state and the clients'."""
+
+    def __init__(self, seed: int, method: Method, params: Tensor) -> None:
+        self.seed = seed
+        self.server = method.init_server(params)
+        self.clients = ClientStore(method.init_client(params))
+
+    def pack(self) -> dict[str, Tensor]:
+        """The trial as named tensors."""
+        server = {f"server.{name}": tensor for name, tensor in pack(self.server).items()}
+        return server | {f"clients.{name}": tensor for name, tensor in self.clients.pack().items()}
+
+    def unpack(self, named: Mapping[str, Tensor]) -> None:
+        """Restore what `pack` gave."""
+        parts: dict[str, dict[str, Tensor]] = {"server": {}, "clients": {}}
+        for name, tensor in named.items():
+            part, _, rest = name.partition(".")
+            parts[part][rest] = tensor
+        self.server = unpack(self.server, parts["server"])
+        self.clients.unpack(parts["clients"])
+
+
+def cohort(seed: int, round: int, clients: int, size: int) -> list[int]:
+    """The clients that take part in a round."""
+    return choose(int(fold(seed, purpose("cohort"), round)), clients, size)
+
+
+def play(
+    method: Method,
+    engine: Engine,
+    trials: Sequence[Trial],
+    round: int,
+    cohorts: Sequence[Sequence[int]],
+    weights: Sequence[Tensor],
+    population: int,
+    sgd: SGD,
+) -> list[Trained]:
+    """One round of all trials; returns what the last exchange trained."""
+    trained: list[Trained] = []
+    for exchange in range(method.exchanges):
+        jobs = [
+            Job(t.seed, round, exchange, who, weight, population, method.broadcast(t.server), t.clients, sgd)
+            for t, who, weight in zip(trials, cohorts, weights, strict=True)
+        ]
+        trained = engine.train(jobs)
+        for trial, done in zip(trials, trained, strict=True):
+            trial.server = method.update(trial.server, done.cohort)
+    return trained
+
+
+@torch.no_grad()
+def diverged(params: Tensor) -> bool:
+    """Whether a model has left the finite numbers."""
+    return not bool(torch.isfinite(params).all())

@@ -1,0 +1,42 @@
+"""The reference engine: one client after another. Slow and obvious; all others are tested against it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from fedflat.data.feed import Plan, Source
+from fedflat.engine.contract import Job, Trained, summarise
+from fedflat.engine.state import stack, tree_map
+from fedflat.local import local_update
+from fedflat.method import Method
+from fedflat.task import Batch, Task
+
+
+class Sequential:
+    """Calls `local_update` for each client in turn."""
+
+    def __init__(self, method: Method, task: Task, source: Source) -> None:
+        self.method, self.task, self.source = method, task, source
+
+    def train(self, jobs: Sequence[Job]) -> list[Trained]:
+        """Run one exchange."""
+        return [self._train(job) for job in jobs]
+
+    def _train(self, job: Job) -> Trained:
+        states = [tree_map(lambda t: t[0], job.states.gather([client])) for client in job.clients]
+        done = [
+            local_update(self.method, self.task, job.sgd, job.message, state, self._batches(job, client))
+            for client, state in zip(job.clients, states, strict=True)
+        ]
+        ends, replies, kept = zip(*done, strict=True)
+        job.states.scatter(job.clients, stack(kept))
+        return Trained(summarise(stack(replies), job), torch.stack(ends))
+
+    def _batches(self, job: Job, client: int) -> Iterator[Batch]:
+        """The client's batches, the last of an epoch as short as it is."""
+        plan = self.source.plan(job.seed, job.round, [client], job.exchange)
+        for index, mask, key in zip(plan.index[0], plan.mask[0], plan.key[0], strict=True):
+            if mask.any():
+                yield self.source.batch(Plan(index[mask], mask[mask], key[mask]))

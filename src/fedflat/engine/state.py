@@ -1,0 +1,98 @@
+"""States as dicts of tensors (checkpoint, wire format) and the store of what clients keep."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def pack(state: Any, prefix: str = "") -> dict[str, Tensor]:
+    """Named tensors of a (nested) NamedTuple: Server(params, inner=Client(sigma)) → {params, inner.sigma}."""
+    if isinstance(state, Tensor):
+        return {prefix: state}
+    names = getattr(state, "_fields", range(len(state)))
+    parts = (pack(value, f"{prefix}.{name}" if prefix else str(name)) for name, value in zip(names, state, strict=True))
+    return {name: tensor for part in parts for name, tensor in part.items()}
+
+
+def unpack(like: Any, named: Mapping[str, Tensor], prefix: str = "") -> Any:
+    """The state with the structure of `like` and the tensors of `named`; the inverse of `pack`."""
+    if isinstance(like, Tensor):
+        return named[prefix]
+    names = getattr(like, "_fields", range(len(like)))
+    values = [
+        unpack(value, named, f"{prefix}.{name}" if prefix else str(name))
+        for name, value in zip(names, like, strict=True)
+    ]
+    return rebuild(like, values)
+
+
+def rebuild(like: Any, values: Sequence[Any]) -> Any:
+    """A tuple of `like`'s type."""
+    return type(like)(*values) if hasattr(like, "_fields") else tuple(values)
+
+
+def tree_map(function: Callable[..., Tensor], state: Any, *others: Any) -> Any:
+    """Apply `function` to corresponding tensors of equally built states."""
+    if isinstance(state, Tensor):
+        return function(state, *others)
+    return rebuild(state, [tree_map(function, *parts) for parts in zip(state, *others, strict=True)])
+
+
+def stack(states: Sequence[Any]) -> Any:
+    """One state whose tensors have a leading axis over `states`."""
+    return tree_map(lambda *tensors: torch.stack(tensors), *states)
+
+
+def nbytes(state: Any) -> int:
+    """Bytes of all tensors of a message or state."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in pack(state).values())
+
+
+class ClientStore:
+    """States of all clients of one trial. Only clients that have taken part occupy memory; the others share `initial`.
+
+    Rows of one growing table per tensor: row 0 is the initial state, `rows` numbers the others.
+    """
+
+    def __init__(self, initial: Any) -> None:
+        self.initial = initial
+        self.rows: dict[int, int] = {}
+        self._table = tree_map(lambda tensor: tensor[None].clone(), initial)
+
+    def gather(self, clients: Sequence[int]) -> Any:
+        """The states of `clients`, stacked."""
+        return tree_map(lambda table: table[self._rows(clients, table.device)], self._table)
+
+    def scatter(self, clients: Sequence[int], states: Any) -> None:
+        """Store stacked `states` of `clients`."""
+        if not pack(self.initial):
+            return
+        for client in clients:
+            self.rows.setdefault(client, len(self.rows) + 1)
+        self._grow()
+        tree_map(lambda table, new: table.index_copy_(0, self._rows(clients, table.device), new), self._table, states)
+
+    def _rows(self, clients: Sequence[int], device: torch.device) -> Tensor:
+        return torch.tensor([self.rows.get(client, 0) for client in clients], device=device)
+
+    def _grow(self) -> None:
+        """Double the tables until every row fits."""
+        capacity = next(iter(pack(self._table).values())).shape[0]
+        while capacity <= len(self.rows):
+            capacity *= 2
+            self._table = tree_map(lambda table: torch.cat([table, torch.zeros_like(table)]), self._table)
+
+    def pack(self) -> dict[str, Tensor]:
+        """Everything needed to restore the store."""
+        used = {f"table.{name}": table[: len(self.rows) + 1] for name, table in pack(self._table).items()}
+        return {"clients": torch.tensor(list(self.rows), dtype=torch.int64), **used}
+
+    def unpack(self, named: Mapping[str, Tensor]) -> None:
+        """Restore what `pack` gave."""
+        self.rows = {client: row for row, client in enumerate(named["clients"].tolist(), 1)}
+        tables = {name.removeprefix("table."): tensor for name, tensor in named.items() if name != "clients"}
+        self._table = unpack(self._table, {name: tensor.clone() for name, tensor in tables.items()})

@@ -1,0 +1,1 @@
+"""What is trained, how it is described, and the function that trains it."""

@@ -1,0 +1,96 @@
+"""From an experiment to the objects that train it."""
+
+from __future__ import annotations
+
+import copy
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedflat.data.dataset import Augment, Dataset
+from fedflat.data.feed import Feed
+from fedflat.data.partition import split
+from fedflat.data.sources import load
+from fedflat.engine.rounds import Trial
+from fedflat.errors import UserError
+from fedflat.experiments.experiment import Experiment
+from fedflat.models import build
+from fedflat.task import Task
+
+
+class Assembly(NamedTuple):
+    """What an experiment is made of."""
+
+    dataset: Dataset
+    parts: list[np.ndarray]
+    feed: Feed
+    task: Task
+    starts: list[Tensor]  # initial parameters, one per seed
+
+    def trials(self, experiment: Experiment) -> list[Trial]:
+        """One trial per seed, before its first round."""
+        return [Trial(seed, experiment.method, w) for seed, w in zip(experiment.seeds, self.starts, strict=True)]
+
+
+def assemble(experiment: Experiment) -> Assembly:
+    """Load, split, build; raises UserError for everything that does not fit together."""
+    experiment.check()
+    dataset = experiment.dataset if isinstance(experiment.dataset, Dataset) else load(experiment.dataset)
+    parts = _split(experiment, dataset)
+    if experiment.cohort > len(parts):
+        raise UserError(f"--cohort {experiment.cohort}: must be at most the number of clients, {len(parts)}")
+    device = pick_device(experiment.device)
+    feed = Feed(dataset, parts, experiment.batch_size, experiment.local_epochs, _augment(experiment, dataset), device)
+    models = [_model(experiment, dataset, seed) for seed in experiment.seeds]
+    task = Task(models[0])
+    starts = [task.flatten(dict(model.named_parameters())).detach().to(device) for model in models]
+    return Assembly(dataset, parts, feed, task, starts)
+
+
+def pick_device(name: str) -> torch.device:
+    """The device an option names."""
+    if name == "cuda" and not torch.cuda.is_available():
+        raise UserError("--device cuda: no usable GPU here; use --device cpu or auto")
+    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
+
+
+def _split(experiment: Experiment, dataset: Dataset) -> list[np.ndarray]:
+    owner = None if dataset.owner is None else dataset.owner.numpy()
+    name = experiment.partition
+    if name == "auto":
+        name = "dirichlet" if owner is None else "natural"
+    return split(
+        name,
+        dataset.y.numpy(),
+        experiment.clients,
+        experiment.partition_seed,
+        experiment.alpha,
+        experiment.shards,
+        owner,
+    )
+
+
+def _augment(experiment: Experiment, dataset: Dataset) -> Augment:
+    choices = {"dataset": dataset.augment, "crop-flip": Augment(crop=4, flip=True), "none": Augment()}
+    return choices[experiment.augment]
+
+
+def _model(experiment: Experiment, dataset: Dataset, seed: int) -> nn.Module:
+    """The model in the state in which this seed starts."""
+    shape = dataset.shape
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        if isinstance(experiment.model, str):
+            return build(suitable(shape) if experiment.model == "auto" else experiment.model, shape, dataset.classes)
+        if isinstance(experiment.model, nn.Module):
+            return copy.deepcopy(experiment.model)
+        return experiment.model()
+
+
+def suitable(shape: tuple[int, int, int]) -> str:
+    """The usual architecture for samples of this shape."""
+    if shape[1] == 1 or shape[2] == 1:
+        return "mlp"
+    return "fedavg-cnn" if min(shape[1:]) >= 28 else "digits-cnn"

@@ -1,0 +1,87 @@
+"""Experiments as plain dicts and YAML: {method: {name: fedsol, rho: 2.0}, rounds: 60, ...}."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fedflat.errors import UserError, near_miss
+from fedflat.experiments.experiment import Experiment, Setting
+from fedflat.method import Method
+from fedflat.methods import METHODS
+
+
+def method_to_dict(method: Method) -> dict[str, Any]:
+    """A method's name and hyper-parameters; wrapped methods nest."""
+    names = {cls: name for name, cls in METHODS.items()}
+    fields = {f.name: getattr(method, f.name) for f in dataclasses.fields(method)}
+    values = {name: method_to_dict(v) if isinstance(v, Method) else v for name, v in fields.items()}
+    return {"name": names.get(type(method), type(method).__name__), **values}
+
+
+def method_from_dict(data: Any, where: str = "method") -> Method:
+    """The inverse; `data` may be just a name."""
+    data = {"name": data} if isinstance(data, str) else data
+    if not isinstance(data, Mapping) or "name" not in data:
+        raise UserError(f"{where}: must be a method's name or a mapping with the key 'name'")
+    cls = find_method(str(data["name"]))
+    values = {name: value for name, value in data.items() if name != "name"}
+    _known(values, (f.name for f in dataclasses.fields(cls)), f"{where} {data['name']}")
+    inner = {name: method_from_dict(v, f"{where}.{name}") for name, v in values.items() if isinstance(v, Mapping)}
+    return cls(**{**values, **inner})
+
+
+def find_method(name: str) -> type[Method]:
+    """A method's class by its command-line name."""
+    if name not in METHODS:
+        raise UserError(f"method {name}: unknown{near_miss(name, METHODS)}; methods are {', '.join(METHODS)}")
+    return METHODS[name]
+
+
+def to_dict(experiment: Experiment) -> dict[str, Any]:
+    """Everything about an experiment as plain values; own data and models appear by name and size."""
+    values = {f.name: getattr(experiment, f.name) for f in dataclasses.fields(Setting)}
+    plain = {name: list(v) if isinstance(v, tuple) else v for name, v in values.items()}
+    for name in ("dataset", "model"):
+        if not isinstance(plain[name], str):
+            plain[name] = f"own:{getattr(plain[name], 'name', type(plain[name]).__name__)}"
+    return {"method": method_to_dict(experiment.method), **plain}
+
+
+def from_dict(data: Any, where: str) -> Experiment:
+    """The experiment a mapping describes; unknown keys are refused."""
+    if not isinstance(data, Mapping):
+        raise UserError(f"{where}: must be a mapping of options, such as 'rounds: 60'")
+    _known(data, (f.name for f in dataclasses.fields(Experiment)), where)
+    values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in data.items()}
+    if "method" in values:
+        values["method"] = method_from_dict(values["method"], f"{where}: method")
+    return Experiment(**values)
+
+
+def load(path: Path) -> Experiment:
+    """The experiment in a YAML file."""
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"--config {path}: {error.strerror or error}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"--config {path}: not valid YAML ({' '.join(str(error).split())})") from None
+    return from_dict(data, f"--config {path}")
+
+
+def dump(experiment: Experiment) -> str:
+    """The experiment as YAML that `load` reads back."""
+    return yaml.safe_dump(to_dict(experiment), sort_keys=False, allow_unicode=True)
+
+
+def _known(data: Mapping[str, Any], known: Any, where: str) -> None:
+    """Refuse keys that no option has."""
+    known = list(known)
+    for key in data:
+        if key not in known:
+            raise UserError(f"{where}: unknown key '{key}'{near_miss(str(key), known)}")

@@ -1,0 +1,80 @@
+"""One frozen dataclass says everything about a run; the command line, YAML files and help come from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from fedflat.errors import UserError
+from fedflat.method import Method
+from fedflat.methods.fedavg import FedAvg
+from fedflat.options import Count, Fraction, Index, NonNegative, Positive, check
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """How methods are trained: the same for every method of a comparison."""
+
+    dataset: Any = "digits"
+    """Data set: digits, a prepared one (fedflat data list), folder:PATH, npz:PATH or parquet:PATH."""
+    model: Any = "auto"
+    """Architecture (docs/models.md), or auto for the one that suits the data set."""
+    partition: Literal["auto", "iid", "shards", "lda", "dirichlet", "natural"] = "auto"
+    """How samples are dealt to clients; auto is natural where the data name their clients, else dirichlet."""
+    clients: Count = 20
+    """Number of clients (given by the data for natural clients)."""
+    cohort: Count = 5
+    """Clients that take part in each round."""
+    alpha: NonNegative = 0.1
+    """Concentration of dirichlet and lda partitions; smaller is more heterogeneous."""
+    shards: Count = 2
+    """Shards per client of the shards partition."""
+    partition_seed: Index = 0
+    """Seed of the partition, which all seeds share."""
+    augment: Literal["dataset", "crop-flip", "none"] = "dataset"
+    """Augmentation of training images: the data set's own, crop and flip only, or none."""
+    rounds: Count = 60
+    """Communication rounds."""
+    local_epochs: Count = 5
+    """Epochs over its own data that a client trains in a round."""
+    batch_size: Count = 32
+    """Samples per local step; the last batch of an epoch may be smaller."""
+    lr: Positive = 0.05
+    """Clients' learning rate in the first round."""
+    lr_decay: Positive = 1.0
+    """Factor on the learning rate after each round."""
+    momentum: Fraction = 0.0
+    """Clients' momentum, reset every round."""
+    weight_decay: NonNegative = 0.0
+    """Clients' weight decay."""
+    weights: Literal["examples", "uniform"] = "examples"
+    """Averaging weights of replies: number of samples, or equal."""
+    seeds: tuple[Index, ...] = (0,)
+    """Seeds; all are trained side by side."""
+    eval_every: Count = 1
+    """Rounds between evaluations on the test set."""
+    checkpoint_every: Count = 10
+    """Rounds between checkpoints."""
+    engine: Literal["auto", "sequential"] = "auto"
+    """How clients are trained: sequential is the reference; auto picks the fastest here."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where to train; auto takes a GPU if there is one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment(Setting):
+    """A method and how it is trained.
+
+    `dataset` may also be a `Dataset`, `model` any nn.Module without running statistics (every seed starts from its
+    weights) or a function that builds one (called once per seed, after seeding torch).
+    """
+
+    method: Method = field(default_factory=FedAvg)
+
+    def check(self) -> None:
+        """Raise UserError for the first option that cannot be used."""
+        check(self)
+        if not self.seeds:
+            raise UserError("--seeds: give at least one seed, for example --seeds 0 1 2")
+        if len(set(self.seeds)) < len(self.seeds):
+            raise UserError(f"--seeds {' '.join(map(str, self.seeds))}: every seed may appear once")

@@ -1,0 +1,77 @@
+"""What a run leaves: numbers per seed and their means."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+def mean_std(values: list[float]) -> tuple[float, float]:
+    """Mean and sample standard deviation (0 for one value)."""
+    return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
+
+
+@dataclass(frozen=True)
+class Result:
+    """Outcome of one experiment. Accuracies are fractions of the test set; `history` are the rows of metrics.jsonl."""
+
+    method: str
+    seeds: list[int]
+    final_accuracy_per_seed: list[float]
+    final_accuracy: float
+    final_accuracy_std: float
+    last10_accuracy_per_seed: list[float]
+    last10_accuracy: float
+    last10_accuracy_std: float
+    rounds: int
+    seconds: float
+    client_steps_per_second: float
+    bytes_down_per_client_round: int
+    bytes_up_per_client_round: int
+    diverged: bool
+    diverged_seeds: list[int]
+    parameters: int
+    versions: dict[str, str]
+    history: list[dict[str, Any]]
+
+    @property
+    def accuracy(self) -> float:
+        """Mean over seeds of the final accuracy."""
+        return self.final_accuracy
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything but the history, which metrics.jsonl holds."""
+        return {name: value for name, value in asdict(self).items() if name != "history"}
+
+    def curve(self, seed: int, key: str = "accuracy") -> list[float]:
+        """One seed's values in the order of evaluation."""
+        return [row[key] for row in self.history if row["seed"] == seed]
+
+    def rounds_to(self, target: float) -> float | None:
+        """Mean over seeds of the first round whose accuracy is `target` or more; None if a seed never gets there."""
+        firsts = [
+            next((r["round"] for r in self.history if r["seed"] == seed and r["accuracy"] >= target), None)
+            for seed in self.seeds
+        ]
+        return None if None in firsts else statistics.fmean(float(first) for first in firsts if first is not None)
+
+
+def summary(history: list[dict[str, Any]], seeds: list[int]) -> dict[str, Any]:
+    """Accuracies and divergence from the metrics of all seeds."""
+    curves = {seed: [row for row in history if row["seed"] == seed] for seed in seeds}
+    final = [rows[-1]["accuracy"] for rows in curves.values()]
+    tail = [statistics.fmean(r["accuracy"] for r in rows[-math.ceil(len(rows) / 10) :]) for rows in curves.values()]
+    lost = [seed for seed, rows in curves.items() if any(row["loss"] is None for row in rows)]
+    (final_mean, final_std), (tail_mean, tail_std) = mean_std(final), mean_std(tail)
+    return {
+        "final_accuracy_per_seed": final,
+        "final_accuracy": final_mean,
+        "final_accuracy_std": final_std,
+        "last10_accuracy_per_seed": tail,
+        "last10_accuracy": tail_mean,
+        "last10_accuracy_std": tail_std,
+        "diverged": bool(lost),
+        "diverged_seeds": lost,
+    }

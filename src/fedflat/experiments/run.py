@@ -1,0 +1,182 @@
+"""Train an experiment from start, or from where it was interrupted, to its result."""
+
+from __future__ import annotations
+
+import math
+import platform
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedflat.engine import ENGINES
+from fedflat.engine.evaluate import evaluate
+from fedflat.engine.folder import RunFolder
+from fedflat.engine.rounds import Trial, cohort, play
+from fedflat.experiments.assemble import Assembly, assemble
+from fedflat.experiments.config import dump, method_to_dict
+from fedflat.experiments.experiment import Experiment
+from fedflat.experiments.result import Result, summary
+from fedflat.experiments.traffic import traffic
+from fedflat.local import SGD
+
+Watcher = Callable[[int, list[dict[str, Any]]], None]  # called after each round with the newest metrics
+
+
+def run(
+    experiment: Experiment, out: str | Path | None = None, resume: bool = False, watch: Watcher | None = None
+) -> Result:
+    """Train `experiment`. With `out`, leave a run folder there; `resume` continues an interrupted one."""
+    assembly = assemble(experiment)
+    folder = RunFolder(Path(out), dump(experiment), resume) if out is not None else None
+    try:
+        training = Training(experiment, assembly, folder)
+        result = training.finish(watch or (lambda round, rows: None))
+    finally:
+        if folder:
+            folder.close()
+    return result
+
+
+class Training:
+    """One experiment under way: trials, metrics so far, and the round they have reached."""
+
+    def __init__(self, experiment: Experiment, assembly: Assembly, folder: RunFolder | None) -> None:
+        self.experiment, self.assembly, self.folder = experiment, assembly, folder
+        self.engine = ENGINES[pick_engine(experiment)](experiment.method, assembly.task, assembly.feed)
+        self.trials: list[Trial] = assembly.trials(experiment)
+        self.test = assembly.feed.test()
+        self.history: list[dict[str, Any]] = []
+        self.round, self.seconds, self.steps = 0, 0.0, 0
+        self._restore()
+
+    def finish(self, watch: Watcher) -> Result:
+        """Play the remaining rounds and write the result."""
+        experiment, watch_start = self.experiment, time.perf_counter()
+        before, last_saved = self.seconds, self.round
+        while self.round < experiment.rounds and not self._all_diverged():
+            self.play_round()
+            self.seconds = before + time.perf_counter() - watch_start
+            if self.round % experiment.eval_every == 0 or self.round == experiment.rounds:
+                self._measure()
+            if self.folder and self.round - last_saved >= experiment.checkpoint_every:
+                self._save()
+                last_saved = self.round
+            watch(self.round, self.history[-len(self.trials) :])
+        return self._conclude()
+
+    def play_round(self) -> None:
+        """One round of every trial."""
+        experiment, feed, r = self.experiment, self.assembly.feed, self.round
+        population = len(self.assembly.parts)
+        cohorts = [cohort(trial.seed, r, population, experiment.cohort) for trial in self.trials]
+        lr = torch.tensor(experiment.lr * experiment.lr_decay**r, dtype=feed.dtype, device=feed.y.device)
+        sgd = SGD(lr, experiment.momentum, experiment.weight_decay)
+        play(
+            experiment.method,
+            self.engine,
+            self.trials,
+            r,
+            cohorts,
+            [self._weights(c) for c in cohorts],
+            population,
+            sgd,
+        )
+        self.steps += sum(self._steps(client) for clients in cohorts for client in clients)
+        self.round += 1
+
+    def _weights(self, clients: list[int]) -> Tensor:
+        """Averaging weights of a cohort, not normalised."""
+        sizes = [len(self.assembly.parts[client]) for client in clients]
+        values = sizes if self.experiment.weights == "examples" else [1] * len(sizes)
+        return torch.tensor(values, dtype=self.assembly.feed.dtype, device=self.assembly.feed.y.device)
+
+    def _steps(self, client: int) -> int:
+        """Local steps a client takes in a round."""
+        e = self.experiment
+        return math.ceil(len(self.assembly.parts[client]) / e.batch_size) * e.local_epochs * e.method.exchanges
+
+    def _measure(self) -> None:
+        """Evaluate every trial; a loss that is not finite is recorded as null."""
+        rows = []
+        for trial in self.trials:
+            loss, accuracy = evaluate(self.assembly.task, trial.server.params, self.test)
+            finite = loss if math.isfinite(loss) else None
+            rows.append({"round": self.round, "seed": trial.seed, "accuracy": accuracy, "loss": finite})
+        rows = [row | {"seconds": round(self.seconds, 3)} for row in rows]
+        self.history += rows
+        if self.folder:
+            self.folder.log(rows)
+
+    def _all_diverged(self) -> bool:
+        """Nothing left to train: every seed's last loss is not finite."""
+        last = self.history[-len(self.trials) :]
+        return bool(last) and all(row["loss"] is None for row in last)
+
+    def _save(self) -> None:
+        """Checkpoint all trials and the counters."""
+        assert self.folder
+        counters = torch.tensor([self.round, self.seconds, self.steps], dtype=torch.float64)
+        tensors = {f"trial.{t.seed}.{name}": tensor for t in self.trials for name, tensor in t.pack().items()}
+        self.folder.save({"counters": counters, **tensors})
+
+    def _restore(self) -> None:
+        """Continue from the folder's checkpoint, if it has one."""
+        named = self.folder.load() if self.folder else None
+        if self.folder and named is None:
+            self.folder.rewind(0)
+        if self.folder is None or named is None:
+            return
+        self.round, self.seconds, self.steps = (
+            kind(v) for kind, v in zip((int, float, int), named["counters"], strict=True)
+        )
+        self.history = self.folder.rewind(self.round)
+        for trial in self.trials:
+            prefix = f"trial.{trial.seed}."
+            device = self.assembly.feed.y.device
+            trial.unpack({n.removeprefix(prefix): t.to(device) for n, t in named.items() if n.startswith(prefix)})
+
+    def _conclude(self) -> Result:
+        """The result, also written to the folder with the final checkpoint and the report."""
+        experiment = self.experiment
+        sent = traffic(experiment.method, self.assembly.starts[0])
+        result = Result(
+            method=method_to_dict(experiment.method)["name"],
+            seeds=list(experiment.seeds),
+            rounds=self.round,
+            seconds=round(self.seconds, 3),
+            client_steps_per_second=round(self.steps / max(self.seconds, 1e-9), 1),
+            bytes_down_per_client_round=sent.down,
+            bytes_up_per_client_round=sent.up,
+            parameters=self.assembly.task.size,
+            versions=versions(),
+            history=self.history,
+            **summary(self.history, list(experiment.seeds)),
+        )
+        if self.folder:
+            self._save()
+            self.folder.finish(result.to_json())
+        return result
+
+
+def pick_engine(experiment: Experiment) -> str:
+    """The engine an option names."""
+    return "sequential" if experiment.engine == "auto" else experiment.engine
+
+
+def versions() -> dict[str, str]:
+    """What a result depends on besides the configuration."""
+    from fedflat import __version__
+
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor() or platform.machine()
+    return {
+        "fedflat": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "hardware": device,
+    }

@@ -1,0 +1,98 @@
+"""FedGloSS (Caldarola et al., 2025, Algorithm 1): SAM on the server, ADMM in between.
+
+down w̃, ρ_l(t) | up w_k − w̃ | client keeps σ_k | server keeps w, σ, Δ̃, t
+
+w̃ = w + ρ(t) Δ̃ / ‖Δ̃‖
+direction = ∇f(w_k + ρ_l(t) ∇f(w_k) / ‖∇f(w_k)‖) − σ_k + (w_k − w̃) / β
+σ_k ← σ_k − (w_k − w̃) / β;  σ ← σ − Σ_S (w_k − w̃) / (β N);  w ← w + Σ p_k (w_k − w̃) − β σ;  Δ̃ ← −Σ p_k (w_k − w̃)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedflat.method import Cohort, Local, Method, Reply
+from fedflat.options import Index, NonNegative, Positive
+from fedflat.task import Batch, Task
+from fedflat.vectors import unit
+
+
+class Server(NamedTuple):
+    params: Tensor
+    sigma: Tensor
+    pseudo_grad: Tensor
+    round: Tensor
+
+
+class Message(NamedTuple):
+    params: Tensor
+    rho: Tensor
+
+
+class Client(NamedTuple):
+    sigma: Tensor
+
+
+@dataclass(frozen=True)
+class FedGloSS(Method):
+    """Sharpness of the global loss, at the price of one exchange."""
+
+    citation: ClassVar[str] = """@inproceedings{caldarola2025fedgloss,
+  title = {Beyond Local Sharpness: Communication-Efficient Global Sharpness-aware Minimization for Federated Learning},
+  author = {Caldarola, Debora and Cagnasso, Pietro and Caputo, Barbara and Ciccone, Marco},
+  booktitle = {CVPR},
+  year = {2025}
+}"""
+
+    rho: NonNegative = 0.15
+    """Radius ρ of the server's perturbation."""
+    rho_local: NonNegative = 0.15
+    """Radius ρ_l of the clients' perturbation; 0 for SGD clients."""
+    beta: Positive = 10.0
+    """β: inverse weight of the ADMM penalty."""
+    warmup: Index = 0
+    """T_s: rounds over which both radii rise linearly from 0.001; 0 keeps them constant."""
+    dual: Literal["paper", "released"] = "paper"
+    """Divisor of the server's dual: all clients N (the paper) or N times the cohort (the released code)."""
+
+    def init_server(self, params: Tensor) -> Server:
+        """No dual, no pseudo-gradient."""
+        return Server(params, torch.zeros_like(params), torch.zeros_like(params), params.new_zeros(()))
+
+    def init_client(self, params: Tensor) -> Client:
+        """No dual."""
+        return Client(torch.zeros_like(params))
+
+    def broadcast(self, server: Server) -> Message:
+        """Climb along the last pseudo-gradient (lines 4-5)."""
+        climb = self._radius(self.rho, server.round) * unit(server.pseudo_grad)
+        return Message(server.params + climb, self._radius(self.rho_local, server.round))
+
+    def step(self, task: Task, w: Tensor, batch: Batch, msg: Message, client: Client) -> tuple[Tensor, Client]:
+        """SAM's gradient, the dual and the penalty (lines 12-15)."""
+        g = task.grad(w, batch)
+        if self.rho_local:
+            g = task.grad(w + msg.rho * unit(g), batch)
+        return g - client.sigma + (w - msg.params) / self.beta, client
+
+    def reply(self, w: Tensor, msg: Message, client: Client, local: Local) -> tuple[Reply, Client]:
+        """Send the change, keep the dual (lines 19-20)."""
+        delta = w - msg.params
+        return Reply(delta), Client(client.sigma - delta / self.beta)
+
+    def update(self, server: Server, cohort: Cohort) -> Server:
+        """Average and correct by the dual (lines 22-24)."""
+        divisor = cohort.population * (cohort.size if self.dual == "released" else 1)
+        sigma = server.sigma - cohort.size / divisor * cohort.uniform.delta / self.beta
+        params = server.params + cohort.mean.delta - self.beta * sigma
+        return Server(params, sigma, -cohort.mean.delta, server.round + 1)
+
+    def _radius(self, radius: float, t: Tensor) -> Tensor:
+        """ρ(t) = 0.001 + (ρ − 0.001) t / T_s until round T_s."""
+        if not self.warmup or not radius:
+            return torch.full_like(t, radius)
+        return 0.001 + (radius - 0.001) * (t / self.warmup).clamp(max=1)

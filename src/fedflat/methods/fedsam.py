@@ -1,0 +1,38 @@
+"""FedSAM (Qu et al., 2022; Caldarola et al., 2022): clients minimise the worst loss nearby.
+
+down w | up w_k − w | client keeps – | server keeps w
+
+direction = ∇f(w_k + ρ ∇f(w_k) / ‖∇f(w_k)‖)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from fedflat.method import Method
+from fedflat.options import NonNegative
+from fedflat.task import Batch, Task
+from fedflat.vectors import unit
+
+
+@dataclass(frozen=True)
+class FedSAM(Method):
+    """Sharpness-aware minimisation on the clients."""
+
+    citation: ClassVar[str] = """@inproceedings{qu2022fedsam,
+  title = {Generalized Federated Learning via Sharpness Aware Minimization},
+  author = {Qu, Zhe and Li, Xingyu and Duan, Rui and Liu, Yao and Tang, Bo and Lu, Zhuo},
+  booktitle = {ICML},
+  year = {2022}
+}"""
+
+    rho: NonNegative = 0.1
+    """Radius ρ of the perturbation."""
+
+    def step(self, task: Task, w: Tensor, batch: Batch, msg: Any, client: Any) -> tuple[Tensor, Any]:
+        """The gradient at the climbed point."""
+        climb = self.rho * unit(task.grad(w, batch))
+        return task.grad(w + climb, batch), client

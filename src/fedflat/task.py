@@ -1,0 +1,114 @@
+"""A model and its loss as functions of one flat parameter vector."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad
+
+from fedflat.errors import UserError
+
+
+class Batch(NamedTuple):
+    """Samples of one step. `mask` is False at padding; `key` are per-sample random words, None at evaluation."""
+
+    x: Tensor
+    y: Tensor
+    mask: Tensor
+    key: Tensor | None
+
+
+class _Parts(nn.Module):
+    """Gives functional_call a way to the parts of a model."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, part: str, *inputs: Any) -> Tensor:
+        target = self.model if part == "all" else getattr(self.model, part)
+        return target(*inputs)
+
+
+class Task:
+    """Classification with `model`: every function takes the parameters as a vector w of length `size`.
+
+    All functions are pure and run under torch.func.vmap, so the same code serves one client and many.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        check_model(model)
+        self._parts = _Parts(model)
+        self._takes_batch = getattr(model, "takes_batch", False)
+        self.has_head = hasattr(model, "features") and hasattr(model, "head")
+        self.shapes = {name: p.shape for name, p in model.named_parameters()}
+        self.sizes = [shape.numel() for shape in self.shapes.values()]
+        self.size = sum(self.sizes)
+
+    def flatten(self, named: Mapping[str, Tensor]) -> Tensor:
+        """One vector from named tensors, in the model's order."""
+        return torch.cat([named[name].reshape(-1) for name in self.shapes])
+
+    def unflatten(self, w: Tensor) -> dict[str, Tensor]:
+        """Named tensors (views of w) from one vector."""
+        parts = torch.split(w, self.sizes)
+        return {name: part.view(shape) for part, (name, shape) in zip(parts, self.shapes.items(), strict=True)}
+
+    def mask(self, prefix: str, device: torch.device | None = None) -> Tensor:
+        """True at the entries of w that belong to parameters named `prefix`…"""
+        marks = [torch.full((n,), name.startswith(prefix)) for name, n in zip(self.shapes, self.sizes, strict=True)]
+        return torch.cat(marks).to(device)
+
+    def _call(self, part: str, w: Tensor, *inputs: Any) -> Tensor:
+        named = {f"model.{name}": p for name, p in self.unflatten(w).items()}
+        return functional_call(self._parts, named, (part, *inputs))
+
+    def _inputs(self, batch: Batch) -> tuple[Any, ...]:
+        return (batch.x, batch) if self._takes_batch else (batch.x,)
+
+    def logits(self, w: Tensor, batch: Batch) -> Tensor:
+        """Class scores [B, classes]."""
+        return self._call("all", w, *self._inputs(batch))
+
+    def features(self, w: Tensor, batch: Batch) -> Tensor:
+        """Penultimate features [B, F]."""
+        return self._call("features", w, *self._inputs(batch))
+
+    def head(self, w: Tensor, features: Tensor) -> Tensor:
+        """Class scores from penultimate features: logits(w, b) = head(w, features(w, b))."""
+        return self._call("head", w, features)
+
+    def mean(self, values: Tensor, batch: Batch) -> Tensor:
+        """Mean of per-sample values over the real samples of the batch."""
+        return (values * batch.mask).sum() / batch.mask.sum().clamp(min=1)
+
+    def cross_entropy(self, logits: Tensor, batch: Batch) -> Tensor:
+        """Mean of −log softmax(logits)[y]."""
+        picked = logits.gather(-1, batch.y[:, None])[:, 0]
+        return self.mean(logits.logsumexp(-1) - picked, batch)
+
+    def loss(self, w: Tensor, batch: Batch) -> Tensor:
+        """The local loss: mean cross entropy."""
+        return self.cross_entropy(self.logits(w, batch), batch)
+
+    def grad(self, w: Tensor, batch: Batch) -> Tensor:
+        """∇ loss at w."""
+        return grad(self.loss)(w, batch)
+
+
+def check_model(model: nn.Module) -> None:
+    """Refuse what cannot be a pure function of parameters and batch."""
+    for name, module in model.named_modules():
+        if getattr(module, "running_mean", None) is not None:
+            raise UserError(
+                f"model: layer '{name}' ({type(module).__name__}) keeps running statistics, which clients cannot "
+                "average; use track_running_stats=False, GroupNorm or LayerNorm"
+            )
+        if isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0:
+            raise UserError(
+                f"model: layer '{name}' ({type(module).__name__}) draws from the global random state, which would "
+                "make results depend on the engine; use fedflat.models.layers.Dropout"
+            )
