@@ -1,0 +1,71 @@
+"""Layers that look across the batch or draw random numbers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from fedflat.models.layers import BatchNorm, Dropout, GroupNorm
+
+
+def scrambled(layer: nn.Module) -> nn.Module:
+    """The layer in float64 with weights and biases that make every channel different."""
+    layer = layer.double()
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.copy_(torch.linspace(0.5, 2, parameter.numel()))
+    return layer
+
+
+def test_masked_batchnorm_equals_torch_on_the_unpadded_batch():
+    ours, theirs = scrambled(BatchNorm(4)), scrambled(nn.BatchNorm2d(4, track_running_stats=False))
+    x = torch.randn(6, 4, 3, 5, dtype=torch.float64, requires_grad=True)
+    mask = torch.tensor([True, False, True, True, False, True])
+    torch.testing.assert_close(ours(x, mask)[mask], theirs(x[mask]))
+    weight = torch.randn(4, 4, 3, 5, dtype=torch.float64)
+    (expected,) = torch.autograd.grad((theirs(x[mask]) * weight).sum(), x)
+    (actual,) = torch.autograd.grad((ours(x, mask)[mask] * weight).sum(), x)
+    torch.testing.assert_close(actual, expected)
+
+
+def test_batchnorm_of_padding_only_stays_finite():
+    x = torch.zeros(2, 4, 3, 3, requires_grad=True)
+    layer = BatchNorm(4)
+    layer(x, torch.zeros(2, dtype=torch.bool)).sum().backward()
+    assert torch.isfinite(x.grad).all()
+    assert torch.isfinite(layer.weight.grad).all()
+
+
+@pytest.mark.parametrize("groups", [1, 2, 6])
+def test_groupnorm_equals_torch(groups):
+    x = 3 + torch.randn(2, 6, 4, 5, dtype=torch.float64)
+    torch.testing.assert_close(scrambled(GroupNorm(groups, 6))(x), scrambled(nn.GroupNorm(groups, 6))(x))
+
+
+def test_dropout_is_the_identity_without_keys():
+    x = torch.randn(3, 7)
+    assert Dropout(0.5, number=1)(x, None) is x
+
+
+def test_dropout_of_a_sample_depends_on_its_key_only():
+    x, key = torch.ones(5, 4, 3, 3), torch.arange(5)
+    layer = Dropout(0.5, number=1)
+    together = layer(x, key)
+    for sample in range(5):
+        assert torch.equal(layer(x[sample : sample + 1], key[sample : sample + 1])[0], together[sample])
+    assert len({tuple(row.flatten().tolist()) for row in together}) == 5
+
+
+def test_layers_of_one_model_drop_different_units():
+    x, key = torch.ones(1, 100), torch.tensor([3])
+    assert not torch.equal(Dropout(0.5, number=1)(x, key), Dropout(0.5, number=2)(x, key))
+
+
+@pytest.mark.parametrize("p", [0.25, 0.5])
+def test_dropout_keeps_the_expectation(p):
+    out = Dropout(p, number=1)(torch.ones(200, 500), torch.arange(200))
+    assert out.unique().tolist() == pytest.approx([0, 1 / (1 - p)])
+    # The mean of 100,000 draws has standard deviation √(p / (1 − p) / 100,000) ≤ 0.0032.
+    assert out.mean().item() == pytest.approx(1, abs=0.013)
+    assert out.mean(0).std().item() == pytest.approx((p / (1 - p) / 200) ** 0.5, rel=0.2)
