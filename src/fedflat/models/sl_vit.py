@@ -21,8 +21,10 @@ PATCHES = GRID * GRID
 
 def with_shifts(x: Tensor) -> Tensor:
     """The image and its copies moved by one pixel right, left, down and up, zero-filled: [B, C, …] -> [B, 5C, …]."""
-    moves = [(1, -1, 0, 0), (-1, 1, 0, 0), (0, 0, 1, -1), (0, 0, -1, 1)]
-    return torch.cat([x, *(F.pad(x, move) for move in moves)], dim=1)
+    height, width = x.shape[2:]
+    framed = F.pad(x, (1, 1, 1, 1))
+    corners = ((1, 1), (1, 0), (1, 2), (0, 1), (2, 1))
+    return torch.cat([framed[:, :, r : r + height, c : c + width] for r, c in corners], dim=1)
 
 
 def patches(x: Tensor) -> Tensor:
