@@ -79,4 +79,4 @@ def _is(hint: Any, value: Any) -> bool:
         return hint is bool
     if hint is float:
         return isinstance(value, int | float) and not math.isnan(value)
-    return isinstance(value, hint) if isinstance(hint, type) else True
+    return hint is Any or isinstance(value, hint)

@@ -68,7 +68,7 @@ class Feed:
         position = torch.arange(int(sizes.max()), device=ids.device)
         keys = fold(words[..., None], position)
         keys_or_last = torch.where(position < sizes[:, None, None], keys, torch.iinfo(torch.int64).max)
-        order = keys_or_last.argsort(-1, stable=True)
+        order = keys_or_last.argsort(stable=True)
         return self._cut(self._starts[ids], sizes, order, fold(words[..., None], order, purpose("augment")))
 
     def _cut(self, starts: Tensor, sizes: Tensor, order: Tensor, keys: Tensor) -> Plan:

@@ -1,0 +1,103 @@
+"""fedflat methods, cite and report."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedflat.commands.parse import leading, parse
+from fedflat.errors import UserError
+from fedflat.experiments.config import find_method
+from fedflat.experiments.traffic import traffic
+from fedflat.method import Method
+from fedflat.methods import METHODS
+from fedflat.options import Fraction, flag
+
+MODEL = 10_000  # parameters of the model on which communication is counted
+
+
+@dataclass(frozen=True)
+class MethodsOptions:
+    """List the methods, their hyper-parameters and what they send."""
+
+    json: bool = False
+    """Print JSON instead of a table."""
+
+
+def methods_command(words: list[str]) -> None:
+    """Every method with paper, hyper-parameters and counted communication."""
+    options = parse(MethodsOptions, words, "fedflat methods")
+    rows = [describe(name, cls) for name, cls in METHODS.items()]
+    print(json.dumps(rows, indent=2, ensure_ascii=False)) if options.json else _table(rows)
+
+
+def describe(name: str, cls: type[Method]) -> dict[str, Any]:
+    """One method: what its file says and what its messages weigh, in models of 4-byte parameters."""
+    method = cls()
+    sent = traffic(method, torch.zeros(MODEL))
+    lines = (inspect.getdoc(inspect.getmodule(cls)) or "").splitlines()
+    keeps = next((line for line in lines if line.startswith("down ")), "")
+    return {
+        "name": name,
+        "class": cls.__name__,
+        "paper": lines[0] if len(lines) and "(" in lines[0] else inspect.getdoc(cls),
+        "hyperparameters": {f.name: _plain(getattr(method, f.name)) for f in dataclasses.fields(method)},
+        "models_down": round(sent.down / MODEL / 4, 2),
+        "models_up": round(sent.up / MODEL / 4, 2),
+        "client_keeps_models": round(sent.kept / MODEL / 4, 2),
+        "messages": keeps,
+    }
+
+
+def _plain(value: Any) -> Any:
+    return type(value).__name__ if isinstance(value, Method) else value
+
+
+def _table(rows: list[dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("method", "paper", "hyper-parameters", "down", "up", "kept", title="in multiples of the model")
+    for row in rows:
+        options = " ".join(f"{flag(name)} {value}" for name, value in row["hyperparameters"].items())
+        sizes = (f"{row[key]:g}" for key in ("models_down", "models_up", "client_keeps_models"))
+        table.add_row(row["name"], row["paper"].split(":")[0], options, *sizes)
+    Console().print(table)
+
+
+def cite_command(words: list[str]) -> None:
+    """BibTeX of methods."""
+    if not words or words[0] in ("-h", "--help"):
+        print("usage: fedflat cite METHOD [METHOD ...]\n\nPrint the BibTeX entries of methods.")
+        return
+    entries = dict.fromkeys(find_method(name).citation for name in words)
+    print("\n\n".join(entries))
+
+
+@dataclass(frozen=True)
+class ReportOptions:
+    """Write one self-contained HTML page about runs."""
+
+    out: Path = Path("report.html")
+    """The page to write."""
+    target: Fraction = 0.8
+    """Accuracy whose first reaching is counted in rounds."""
+
+
+def report_command(words: list[str]) -> None:
+    """One page about any set of runs."""
+    runs, flags = leading(words)
+    options = parse(ReportOptions, flags, "fedflat report RUN [RUN ...]")
+    if not runs:
+        raise UserError("report: name at least one run folder")
+    from fedflat.report.page import report
+
+    for problem in report([Path(run) for run in runs], options.out, options.target):
+        print(f"skipped: {problem}")
+    print(f"report in {options.out}")

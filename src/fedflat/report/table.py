@@ -1,0 +1,43 @@
+"""The headline table, the same numbers for the terminal and the page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from fedflat.experiments.result import Result
+
+COLUMNS = ("method", "accuracy", "last 10 %", "rounds to {target}", "bytes down", "bytes up", "seconds", "")
+
+
+def cells(name: str, result: Result, target: float) -> list[str]:
+    """One method's row as text."""
+    reached = result.rounds_to(target)
+    return [
+        name,
+        f"{result.final_accuracy:.2%} ± {result.final_accuracy_std:.2%}",
+        f"{result.last10_accuracy:.2%} ± {result.last10_accuracy_std:.2%}",
+        "–" if reached is None else f"{reached:g}",
+        f"{result.bytes_down_per_client_round:,}",
+        f"{result.bytes_up_per_client_round:,}",
+        f"{result.seconds:.1f}",
+        "diverged: seed " + " ".join(map(str, result.diverged_seeds)) if result.diverged else "",
+    ]
+
+
+def headings(target: float) -> list[str]:
+    """Titles of the columns."""
+    return [column.format(target=f"{target:.0%}") for column in COLUMNS]
+
+
+def print_table(results: Sequence[tuple[str, Result]], target: float = 0.8) -> None:
+    """Print the comparison; bytes are per client and round."""
+    table = Table(*headings(target), caption="mean ± standard deviation over seeds; bytes per client and round")
+    best = max((r.last10_accuracy for _, r in results), default=0.0)
+    for name, result in results:
+        style = "bold" if len(results) > 1 and result.last10_accuracy == best else None
+        table.add_row(*cells(name, result, target), style=style)
+    console = Console()
+    console.print(table) if console.is_terminal else Console(width=140).print(table)
