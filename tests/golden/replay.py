@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from fedflat.data.feed import Plan
 from fedflat.engine import ENGINES
+from fedflat.engine.contract import Engine, Job, Trained
 from fedflat.engine.rounds import Trial, play
 from fedflat.engine.state import pack
 from fedflat.local import SGD
@@ -42,11 +43,14 @@ class Recorded:
     def __init__(self, case: Any, dtype: torch.dtype) -> None:
         self.case, self.x, self.y = case, torch.tensor(case["x"], dtype=dtype), torch.tensor(case["y"])
 
-    def plan(self, seed: int, round: int, clients: Sequence[int], exchange: int = 0) -> Plan:
+    def plan(self, seeds: Sequence[int], round: int, clients: Sequence[int], exchange: int = 0) -> Plan:
         end = "_2" if exchange and "batch_index_2" in self.case else ""
         seats = [list(self.case["participants"][round]).index(client) for client in clients]
         index, mask = (torch.tensor(self.case[f"batch_{name}{end}"][round][seats]) for name in ("index", "mask"))
         return Plan(index, mask.bool(), index)
+
+    def lengths(self, seeds: Sequence[int], round: int, clients: Sequence[int], exchange: int = 0) -> list[int]:
+        return self.plan(seeds, round, clients, exchange).mask.any(-1).sum(-1).tolist()
 
     def batch(self, plan: Plan) -> Batch:
         return Batch(self.x[plan.index], self.y[plan.index], plan.mask, plan.key)
@@ -58,39 +62,66 @@ def load(case: str | Path) -> Any:
     return np.load(path if path.suffix else CASES / f"{case}.npz", allow_pickle=False)
 
 
+class Recorder:
+    """An engine that remembers what each exchange sent and trained."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine, self.messages, self.ends = engine, list[Any](), list[Tensor]()
+
+    def train(self, jobs: Sequence[Job]) -> list[Trained]:
+        trained = self.engine.train(jobs)
+        self.messages.append(jobs[0].message)
+        self.ends.append(trained[0].ends)
+        return trained
+
+
 def replay(case: str | Path, method: Method, engine: str = "sequential", dtype: torch.dtype = torch.float64) -> float:
-    """The largest difference of server parameters, broadcasts, local ends and states from the recorded ones."""
+    """The largest difference of server parameters, messages, local ends and states from the recorded ones."""
+    return max(gaps(case, method, engine, dtype).values())
+
+
+def gaps(case: str | Path, method: Method, engine: str, dtype: torch.dtype = torch.float64) -> dict[str, float]:
+    """The largest difference over rounds of every recorded array that the method has a counterpart of."""
     data = load(case)
-    task, meta = Task(Net()), json.loads(str(data["meta"]))
-    runner = ENGINES[engine](method, task, Recorded(data, dtype))
+    meta, clients = json.loads(str(data["meta"])), len(data["sizes"])
+    runner = ENGINES[engine](method, Task(Net()), Recorded(data, dtype))
     trial = Trial(0, method, torch.tensor(data["init.params"], dtype=dtype))
-    worst = 0.0
+    worst: dict[str, float] = {}
     for r in range(meta["rounds"]):
-        lr = torch.tensor(data["lr"][r], dtype=dtype)
-        sgd = SGD(lr, meta["optimizer"]["momentum"], meta["optimizer"]["weight_decay"])
+        sgd = SGD(torch.tensor(data["lr"][r], dtype=dtype), *_optimiser(meta))
         cohort = [int(client) for client in data["participants"][r]]
         weights = torch.tensor(data["agg_weight"][r], dtype=dtype)
-        start = method.broadcast(trial.server).params
-        ends = play(method, runner, [trial], r, [cohort], [weights], len(data["sizes"]), sgd)[0].ends
-        seen = {"server.params": trial.server.params, "local.params": ends, **_states(trial, len(data["sizes"]))}
-        if method.exchanges == 1:
-            seen["broadcast.params"] = start
-        worst = max([worst, *(_gap(value, data, name, r) for name, value in seen.items())])
+        recorder = Recorder(runner)
+        play(method, recorder, [trial], r, [cohort], [weights], clients, sgd)
+        seen = _seen(trial, recorder, clients)
+        found = {name: _gap(value, data[name][r], name) for name, value in seen.items() if name in data}
+        worst = {name: max(gap, worst.get(name, 0.0)) for name, gap in found.items()}
     return worst
 
 
-def _states(trial: Trial, clients: int) -> dict[str, Tensor]:
-    """Server and client states under the files' names."""
-    server = {f"server.{name.split('.')[-1]}": value for name, value in pack(trial.server).items()}
-    client = {f"client.{name}": value for name, value in pack(trial.clients.gather(range(clients))).items()}
-    return {**server, **client}
+def _optimiser(meta: Any) -> tuple[float, float]:
+    return meta["optimizer"]["momentum"], meta["optimizer"]["weight_decay"]
 
 
-def _gap(value: Tensor, data: Any, name: str, r: int) -> float:
-    """The difference from the recorded array, 0 where the file has none of that name and shape."""
-    if name not in data or data[name][r].shape != tuple(value.shape):
-        return 0.0
-    recorded = torch.tensor(data[name][r], dtype=torch.float64)
+def _seen(trial: Trial, recorder: Recorder, clients: int) -> dict[str, Tensor]:
+    """What happened in the round, under the files' names."""
+    server = _named("server", trial.server) | {"server.params": trial.server.params}
+    client = _named("client", trial.clients.gather(range(clients)))
+    first = {"exchange0.local.params": recorder.ends[0]} if len(recorder.ends) > 1 else {}
+    return server | client | first | _named("broadcast", recorder.messages[-1]) | {"local.params": recorder.ends[-1]}
+
+
+def _named(owner: str, state: Any) -> dict[str, Tensor]:
+    """A state's tensors by their own names; `lambda` is no name in Python."""
+    own = {name.split(".")[-1]: tensor for name, tensor in pack(state).items()}
+    return {f"{owner}.{'lambda' if name == 'lam' else name}": tensor for name, tensor in own.items()}
+
+
+def _gap(value: Tensor, recorded: Any, name: str) -> float:
+    """The largest difference; infinite where shapes differ."""
+    if recorded.shape != tuple(value.shape):
+        return float("inf")
+    known = torch.tensor(recorded, dtype=torch.float64)
     if name == "server.flags":  # the file puts rounds not yet played last
-        value, recorded = value.sort().values, recorded.sort().values
-    return float((value.double() - recorded).abs().max())
+        value, known = value.sort().values, known.sort().values
+    return float((value.double() - known).abs().max())

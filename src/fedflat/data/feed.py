@@ -26,8 +26,12 @@ class Plan(NamedTuple):
 class Source(Protocol):
     """Where engines get batches from."""
 
-    def plan(self, seed: int, round: int, clients: Sequence[int], exchange: int) -> Plan:
-        """The steps of `clients` in this round, [clients, steps, batch]."""
+    def lengths(self, seeds: Sequence[int], round: int, clients: Sequence[int], exchange: int) -> list[int]:
+        """How many steps each client takes in this round."""
+        ...
+
+    def plan(self, seeds: Sequence[int], round: int, clients: Sequence[int], exchange: int) -> Plan:
+        """The steps of each client under its trial's seed, [clients, steps, batch]."""
         ...
 
     def batch(self, plan: Plan) -> Batch:
@@ -55,26 +59,31 @@ class Feed:
         self.dataset, self.batch_size, self.epochs, self.dtype = dataset, batch_size, epochs, dtype
         self.spec = dataset.augment if spec is None else spec
         self.x, self.y = dataset.x.to(device), dataset.y.to(device)
-        self.sizes = torch.tensor([len(part) for part in parts], dtype=torch.int64, device=device)
+        self._counts = [len(part) for part in parts]
+        self.sizes = torch.tensor(self._counts, dtype=torch.int64, device=device)
         self._rows = torch.from_numpy(np.concatenate(parts).astype(np.int64)).to(device)
         self._starts = self.sizes.cumsum(0) - self.sizes
 
-    def plan(self, seed: int, round: int, clients: Sequence[int], exchange: int = 0) -> Plan:
-        """The steps of `clients` in this round, [clients, steps, batch], padded to the longest client."""
-        ids = torch.tensor(list(clients), device=self.sizes.device)
-        sizes, first = self.sizes[ids], exchange * self.epochs
+    def lengths(self, seeds: Sequence[int], round: int, clients: Sequence[int], exchange: int = 0) -> list[int]:
+        """How many steps each client takes: its batches, the last of an epoch partial, times the epochs."""
+        return [-(-self._counts[client] // self.batch_size) * self.epochs for client in clients]
+
+    def plan(self, seeds: Sequence[int], round: int, clients: Sequence[int], exchange: int = 0) -> Plan:
+        """The steps of each client under its trial's seed, [clients, steps, batch], padded to the longest client."""
+        seed, ids = torch.tensor([list(seeds), list(clients)], device=self.sizes.device)[..., None]
+        sizes, first = self.sizes[ids[:, 0]], exchange * self.epochs
         epochs = torch.arange(first, first + self.epochs, device=ids.device)
-        words = fold(torch.tensor(seed, device=ids.device), purpose("sample"), round, ids[:, None], epochs)
-        position = torch.arange(int(sizes.max()), device=ids.device)
+        words = fold(seed, purpose("sample"), round, ids, epochs)
+        position = torch.arange(max(self._counts[client] for client in clients), device=ids.device)
         keys = fold(words[..., None], position)
         keys_or_last = torch.where(position < sizes[:, None, None], keys, torch.iinfo(torch.int64).max)
         order = keys_or_last.argsort(stable=True)
-        return self._cut(self._starts[ids], sizes, order, fold(words[..., None], order, purpose("augment")))
+        return self._cut(self._starts[ids[:, 0]], sizes, order, fold(words[..., None], order, purpose("augment")))
 
     def _cut(self, starts: Tensor, sizes: Tensor, order: Tensor, keys: Tensor) -> Plan:
         """Cut each client's epochs [clients, epochs, samples] into batches; the last of an epoch may be partial."""
         longest, per_epoch = order.shape[-1], -(-sizes // self.batch_size)
-        step = torch.arange(int(per_epoch.max()) * self.epochs, device=sizes.device)
+        step = torch.arange(-(-longest // self.batch_size) * self.epochs, device=sizes.device)
         epoch, number = step // per_epoch[:, None], step % per_epoch[:, None]
         within = number[..., None] * self.batch_size + torch.arange(self.batch_size, device=sizes.device)
         mask = (within < sizes[:, None, None]) & (epoch < self.epochs)[..., None]

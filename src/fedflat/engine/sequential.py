@@ -36,7 +36,7 @@ class Sequential:
 
     def _batches(self, job: Job, client: int) -> Iterator[Batch]:
         """The client's batches, the last of an epoch as short as it is."""
-        plan = self.source.plan(job.seed, job.round, [client], job.exchange)
+        plan = self.source.plan([job.seed], job.round, [client], job.exchange)
         for index, mask, key in zip(plan.index[0], plan.mask[0], plan.key[0], strict=True):
             if mask.any():
                 yield self.source.batch(Plan(index[mask], mask[mask], key[mask]))

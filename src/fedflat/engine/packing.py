@@ -1,0 +1,73 @@
+"""Clients of unequal length packed into lanes: longest first, each into the lane that is free earliest."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+OVERHEAD = 3.0  # cost of a step with L lanes is taken as OVERHEAD + L: what the GPU prototypes and CPU runs show
+
+
+class Switch(NamedTuple):
+    """Before step `time`, `lane` puts `done` aside and takes up `next`; −1 is none."""
+
+    time: int
+    lane: int
+    done: int
+    next: int
+
+
+class Schedule(NamedTuple):
+    """Which item's which step every lane takes at every time [steps, lanes]; −1 where a lane has nothing to do."""
+
+    item: np.ndarray
+    step: np.ndarray
+    switches: list[Switch]
+
+
+def pack(lengths: Sequence[int], lanes: int) -> list[list[int]]:
+    """Items of each lane in the order they are trained."""
+    free = [(0, lane) for lane in range(lanes)]
+    packed: list[list[int]] = [[] for _ in range(lanes)]
+    for item in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
+        busy, lane = heapq.heappop(free)
+        packed[lane].append(item)
+        heapq.heappush(free, (busy + lengths[item], lane))
+    return packed
+
+
+def makespan(lengths: Sequence[int], lanes: int) -> int:
+    """Steps until the last lane is done."""
+    return max(sum(lengths[item] for item in lane) for lane in pack(lengths, lanes))
+
+
+def choose_lanes(rounds: Iterable[Sequence[int]], most: int) -> int:
+    """The number of lanes that makes these rounds cheapest: Σ makespan(L) · (OVERHEAD + L) is smallest."""
+    rounds = [list(lengths) for lengths in rounds]
+    useful = min(most, max(math.ceil(sum(lengths) / max(lengths)) for lengths in rounds) + 2)
+    costs = {
+        lanes: (OVERHEAD + lanes) * sum(makespan(lengths, lanes) for lengths in rounds)
+        for lanes in range(1, max(useful, 1) + 1)
+    }
+    return min(costs, key=lambda lanes: costs[lanes])
+
+
+def schedule(lengths: Sequence[int], lanes: int) -> Schedule:
+    """Every lane's items one after another, and when it switches between them."""
+    packed = pack(lengths, lanes)
+    steps = max(sum(lengths[i] for i in lane) for lane in packed)
+    item, step = np.full((steps, lanes), -1), np.zeros((steps, lanes), dtype=np.int64)
+    switches: list[Switch] = []
+    for lane, items in enumerate(packed):
+        time, last = 0, -1
+        for current in items:
+            switches.append(Switch(time, lane, last, current))
+            end = time + lengths[current]
+            item[time:end, lane], step[time:end, lane] = current, np.arange(lengths[current])
+            time, last = end, current
+        switches.append(Switch(steps, lane, last, -1))
+    return Schedule(item, step, sorted(switches))
