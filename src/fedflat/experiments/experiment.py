@@ -55,8 +55,8 @@ class Setting:
     """Rounds between evaluations on the test set."""
     checkpoint_every: Count = 10
     """Rounds between checkpoints."""
-    engine: Literal["auto", "sequential"] = "auto"
-    """How clients are trained: sequential is the reference; auto picks the fastest here."""
+    engine: Literal["auto", "sequential", "batched"] = "auto"
+    """How clients are trained: one after another (the reference), or as lanes of one step; auto is batched."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to train; auto takes a GPU if there is one."""
 

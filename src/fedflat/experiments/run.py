@@ -165,7 +165,7 @@ class Training:
 
 def pick_engine(experiment: Experiment) -> str:
     """The engine an option names."""
-    return "sequential" if experiment.engine == "auto" else experiment.engine
+    return "batched" if experiment.engine == "auto" else experiment.engine
 
 
 def versions() -> dict[str, str]:
