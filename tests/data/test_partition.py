@@ -1,0 +1,198 @@
+"""Invariants of every partition, and errors that say what to change."""
+
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from fedflat.data import allocate
+from fedflat.data.partition import PARTITIONS, aligned_test, counts, dirichlet, iid, lda, natural, shards, split
+from fedflat.errors import UserError
+
+CIFAR10 = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 5000))
+seeds = st.integers(-(2**31), 2**63)
+alphas = st.one_of(st.floats(5e-324, 1e-3), st.floats(1e-3, 1e9))
+quick = settings(max_examples=60, deadline=None)
+
+
+@st.composite
+def cases(draw):
+    """Labels of up to 7 classes, some of which may not occur, and a possible number of clients."""
+    sizes = draw(st.lists(st.integers(0, 60), min_size=1, max_size=7).filter(any))
+    labels = np.random.default_rng(draw(st.integers(0, 99))).permutation(np.repeat(np.arange(len(sizes)), sizes))
+    return labels, draw(st.integers(1, min(40, len(labels))))
+
+
+def _assert_valid(parts, labels, clients):
+    rows = np.concatenate(parts)
+    assert len(parts) == clients
+    assert all(part.dtype == np.int64 and len(part) and (np.diff(part) > 0).all() for part in parts)
+    assert len(np.unique(rows)) == len(rows)
+    assert rows.min() >= 0
+    assert rows.max() < len(labels)
+
+
+def _same(one, other):
+    return len(one) == len(other) and all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+@quick
+@given(cases(), seeds)
+def test_iid(case, seed):
+    labels, clients = case
+    parts = iid(labels, clients, seed)
+    _assert_valid(parts, labels, clients)
+    sizes = [len(part) for part in parts]
+    assert sum(sizes) == len(labels)
+    assert max(sizes) - min(sizes) <= 1
+    assert _same(parts, iid(labels, clients, seed))
+
+
+@quick
+@given(cases(), st.integers(1, 5), seeds)
+def test_shards(case, number, seed):
+    (labels, clients), sizes = case, np.bincount(case[0])
+    assume(number * clients >= (sizes > 0).sum())
+    try:
+        parts = shards(labels, clients, number, seed)
+    except UserError:
+        assert sizes[sizes > 0].min() < -(-number * clients // (sizes > 0).sum())  # a shard had to stay empty
+        return
+    _assert_valid(parts, labels, clients)
+    assert sum(len(part) for part in parts) == len(labels)
+    assert ((counts(labels, parts, 7) > 0).sum(1) <= number).all()
+    assert _same(parts, shards(labels, clients, number, seed))
+
+
+@quick
+@given(cases(), alphas, st.integers(1, 12), seeds)
+def test_lda(case, alpha, minimum, seed):
+    labels, clients = case
+    minimum = min(minimum, len(labels) // clients)
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        patch.setattr(allocate, "_DRAWS", 20_000)
+        patch.setattr(allocate, "_CHUNK", 5_000)
+        parts = lda(labels, clients, alpha, seed, minimum)
+        assert _same(parts, lda(labels, clients, alpha, seed, minimum))
+    _assert_valid(parts, labels, clients)
+    assert sum(len(part) for part in parts) == len(labels)
+    assert min(len(part) for part in parts) >= minimum
+
+
+@quick
+@given(cases(), alphas, seeds)
+def test_dirichlet_has_equal_sizes(case, alpha, seed):
+    labels, clients = case
+    parts = dirichlet(labels, clients, alpha, seed)
+    _assert_valid(parts, labels, clients)
+    assert {len(part) for part in parts} == {len(labels) // clients}
+    assert _same(parts, dirichlet(labels, clients, alpha, seed))
+
+
+@quick
+@given(cases(), seeds)
+def test_dirichlet_with_alpha_zero_separates_the_classes(case, seed):
+    labels, clients = case
+    parts = dirichlet(labels, clients, 0.0, seed)
+    _assert_valid(parts, labels, clients)
+    table, present = counts(labels, parts, 7), np.unique(labels)
+    assert table.sum() == len(labels)
+    if clients >= len(present):
+        assert ((table > 0).sum(1) == 1).all()
+        held = [table[:, c][table[:, c] > 0] for c in present]
+        assert all(column.max() - column.min() <= 1 for column in held)
+    else:
+        assert ((table > 0).sum(0)[present] == 1).all()
+
+
+@quick
+@given(st.lists(st.integers(-1, 5), min_size=1, max_size=60).map(np.array))
+def test_natural(owner):
+    clients = max(int(owner.max()) + 1, 1)
+    empty = set(range(clients)) - set(owner.tolist())
+    if empty:
+        with pytest.raises(UserError, match=f"client {min(empty)} would have no data"):
+            natural(owner)
+        return
+    parts = natural(owner)
+    _assert_valid(parts, owner, clients)
+    assert all((owner[part] == client).all() for client, part in enumerate(parts))
+    assert sum(len(part) for part in parts) == (owner >= 0).sum()
+
+
+@pytest.mark.parametrize("name", ["iid", "shards", "lda", "dirichlet"])
+def test_seeds_and_nothing_else_change_the_split(name):
+    np.random.seed(0)  # noqa: NPY002 - the global state must not matter
+    first = split(name, CIFAR10, 20, 1, 0.5, 2)
+    np.random.seed(1)  # noqa: NPY002
+    assert _same(first, split(name, CIFAR10, 20, 1, 0.5, 2))
+    assert not _same(first, split(name, CIFAR10, 20, 2, 0.5, 2))
+
+
+def test_lda_says_when_it_had_to_top_clients_up(monkeypatch):
+    monkeypatch.setattr(allocate, "_DRAWS", 200_000)
+    with pytest.warns(UserWarning, match=r"lda with alpha 0\.01: none of 200 draws gave each of 100 clients 10"):
+        parts = lda(CIFAR10, 100, 0.01, 0)
+    _assert_valid(parts, CIFAR10, 100)
+    assert min(len(part) for part in parts) == 10
+
+
+def test_one_class_each_where_classes_are_unequal():
+    """The digits: 20 clients, 10 classes of 142 to 147, so two clients for each class."""
+    labels = np.repeat(np.arange(10), [142, 146, 142, 146, 145, 145, 145, 143, 139, 144])
+    table = counts(labels, dirichlet(labels, 20, 0.0, 0), 10)
+    assert ((table > 0).sum(1) == 1).all()
+    assert ((table > 0).sum(0) == 2).all()
+    assert table.sum(0).tolist() == np.bincount(labels).tolist()
+
+
+def test_counts():
+    assert counts(np.array([0, 2, 2, 1]), [np.array([1, 2]), np.array([0])], 3).tolist() == [[0, 0, 2], [1, 0, 0]]
+
+
+@quick
+@given(st.lists(st.integers(0, 50), min_size=3, max_size=3).filter(any), st.integers(1, 200), st.integers(0, 9))
+def test_aligned_test(held, size, seed):
+    labels = np.random.default_rng(1).permutation(np.repeat(np.arange(3), [20, 40, 60]))
+    rows = aligned_test(labels, np.array(held), seed, size)
+    assert (np.diff(rows) > 0).all()
+    wanted = [min(there, size * n // sum(held)) for there, n in zip([20, 40, 60], held, strict=True)]
+    assert np.bincount(labels[rows], minlength=3).tolist() == wanted
+    assert np.array_equal(rows, aligned_test(labels, np.array(held), seed, size))
+
+
+DIGITS = np.arange(1437) % 10
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"name": "lad"}, r"--partition lad: unknown \(did you mean lda\?\); known partitions: iid, shards"),
+        ({"clients": 0}, "--clients 0: must be 1 or more"),
+        (
+            {"clients": 2000},
+            "--clients 2000: client 1437 would have no data; "
+            "at most 1437 clients are possible with 1437 training samples",
+        ),
+        ({"name": "lda", "clients": 144}, "at least 10 samples; at most 143 clients are possible with 1437"),
+        ({"alpha": -1}, "--alpha -1: must be 0 or more"),
+        ({"alpha": float("nan")}, "--alpha nan: must be 0 or more"),
+        ({"alpha": float("inf")}, "--alpha inf: must be 0 or more, and finite"),
+        ({"name": "lda", "alpha": 0}, "--alpha 0: must be more than 0"),
+        ({"name": "shards", "clients": 4}, "--shards 2: 4 clients cannot cover 10 classes; use 3 or more"),
+        ({"name": "shards", "clients": 1000}, "--clients 1000, --shards 2: client [0-9]+ would have no data"),
+        ({"name": "natural"}, "--partition natural: these data have no clients of their own"),
+    ],
+)
+def test_errors(options, message):
+    call = {"name": "dirichlet", "clients": 10, "alpha": 0.1, "shards": 2} | options
+    with pytest.raises(UserError, match=message):
+        split(labels=DIGITS, seed=0, **call)
+
+
+def test_split_reaches_every_partition():
+    for name in PARTITIONS:
+        _assert_valid(split(name, DIGITS, 20, 0, 0.5, 2, DIGITS), DIGITS, 10 if name == "natural" else 20)

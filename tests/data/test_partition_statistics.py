@@ -1,0 +1,85 @@
+"""Partitions of a balanced data set of CIFAR-10's size over 100 clients have the published statistics."""
+
+import warnings
+from math import comb
+
+import numpy as np
+import pytest
+
+from fedflat.data.partition import counts, dirichlet, lda, shards
+
+CIFAR10 = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 5000))
+
+
+def _statistics(parts):
+    """Mean number of classes per client, mean share of a client's commonest class, sizes."""
+    table = counts(CIFAR10, parts, 10)
+    return (table > 0).sum(1).mean(), (table.max(1) / table.sum(1)).mean(), table.sum(1)
+
+
+@pytest.mark.parametrize(("number", "published"), [(2, 1.90), (3, 2.84), (5, 4.06), (10, 6.41)])
+def test_shards_have_the_published_statistics(number, published):
+    """Expected 10 (1 - C(s N - s N / 10, s) / C(s N, s)): within 0.06 over 20 seeds; published are one seed: 0.2."""
+    found = [_statistics(shards(CIFAR10, 100, number, seed)) for seed in range(20)]
+    expected = 10 * (1 - comb(90 * number, number) / comb(100 * number, number))
+    assert np.mean([f[0] for f in found]) == pytest.approx(expected, abs=0.06)
+    assert np.mean([f[0] for f in found]) == pytest.approx(published, abs=0.2)
+    assert all(f[2].min() >= 498 and f[2].max() <= 501 for f in found)
+
+
+def _naive_lda(clients, alpha, rng):
+    """Class by class, one attempt after another, as FedSOL's text has it: [clients, classes]."""
+    held = np.zeros((10, clients))
+    while held.sum(0).min() < 10:
+        held[:] = 0
+        for label in range(10):
+            p = rng.dirichlet([alpha] * clients) * (held.sum(0) < 50_000 / clients)
+            cuts = (np.cumsum(p / p.sum()) * 5000).astype(int)[:-1]
+            held[label] = np.diff([0, *cuts, 5000])
+    return held.T
+
+
+@pytest.mark.parametrize(("alpha", "classes", "median"), [(0.1, 3.79, 431), (0.3, 6.88, 503), (0.5, 7.98, 506)])
+def test_lda_has_the_published_statistics(alpha, classes, median):
+    """The published values are one seed: within 3.5 standard deviations of ours; our means agree with naive draws."""
+    ours = [_statistics(lda(CIFAR10, 100, alpha, seed)) for seed in range(20)]
+    found, medians = np.array([o[0] for o in ours]), np.array([np.median(o[2]) for o in ours])
+    naive = [(_naive_lda(100, alpha, np.random.default_rng(seed)) > 0).sum(1).mean() for seed in range(20)]
+    assert found.mean() == pytest.approx(np.mean(naive), abs=4 * found.std() * (2 / 20) ** 0.5)
+    assert abs(classes - found.mean()) < 3.5 * found.std()
+    assert abs(median - medians.mean()) < 3.5 * medians.std()
+    assert min(o[2].min() for o in ours) >= 10
+
+
+def test_lda_redraws_until_the_minimum_holds_at_strong_skew():
+    """α = 0.05: 2.93 classes per client published (one seed); ours vary by about 0.15 between seeds."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        classes, _, sizes = _statistics(lda(CIFAR10, 100, 0.05, 0))
+    assert sizes.min() >= 10
+    assert classes == pytest.approx(2.93, abs=0.5)
+
+
+DIRICHLET = [
+    (0.05, 1.35, 0.956),
+    (0.1, 1.57, 0.932),
+    (0.2, 2.04, 0.890),
+    (0.5, 3.22, 0.789),
+    (1, 4.58, 0.682),
+    (10, 9.37, 0.312),
+    (100, 9.87, 0.163),
+]
+
+
+@pytest.mark.parametrize(("alpha", "classes", "top"), DIRICHLET)
+def test_dirichlet_has_the_statistics_of_a_draw_by_draw_simulation(alpha, classes, top):
+    """Means over 20 seeds against a draw-by-draw simulation's: within 0.12 classes and 0.015 of the top share."""
+    found = [_statistics(dirichlet(CIFAR10, 100, alpha, seed)) for seed in range(20)]
+    assert np.mean([f[0] for f in found]) == pytest.approx(classes, abs=0.12)
+    assert np.mean([f[1] for f in found]) == pytest.approx(top, abs=0.015)
+
+
+def test_dirichlet_keeps_every_sample_of_many_small_clients_distinct():
+    parts = dirichlet(CIFAR10, 5000, 0.1, 0)
+    assert [len(part) for part in parts] == [10] * 5000
+    assert len(np.unique(np.concatenate(parts))) == len(CIFAR10)
