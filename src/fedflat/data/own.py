@@ -1,0 +1,117 @@
+"""The user's own data: folder:PATH, parquet:PATH (decoded once into the cache) and npz:PATH (read as it is)."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedflat.data.dataset import Dataset
+from fedflat.data.download import bar
+from fedflat.data.folders import image_folder, number
+from fedflat.data.images import reading
+from fedflat.data.parquet import parquet
+from fedflat.data.prepared import Moments, Source, cache_folder, facts, inspect, moments, read, write
+from fedflat.errors import UserError
+
+_DECODED: dict[str, Callable[[Path], Source]] = {"folder": image_folder, "parquet": parquet}
+KINDS = (*_DECODED, "npz")
+
+
+def is_own(name: str) -> bool:
+    """Whether `name` has the form KIND:PATH."""
+    return ":" in name and name.split(":")[0] in KINDS
+
+
+def load_own(name: str, cache: Path | None) -> Dataset:
+    """The data set KIND:PATH."""
+    kind, path = _parse(name)
+    return _npz(name, path) if kind == "npz" else read(prepare_own(name, cache, progress=True))
+
+
+def prepare_own(name: str, cache: Path | None, progress: bool) -> Path:
+    """The prepared file of KIND:PATH, made anew where a file below PATH has changed since."""
+    kind, root = _parse(name)
+    if kind == "npz":
+        raise UserError(f"{name}: an npz file needs no preparation, use --dataset {name}")
+    path = cache_folder(cache) / f"{kind}-{hashlib.sha256(str(root).encode()).hexdigest()[:16]}.safetensors"
+    stamp = _stamp(root)
+    if not _current(path, stamp):
+        found = _DECODED[kind](root)
+        classes = 1 + int(max(half.labels.max(initial=0) for half in found[:2]))
+        with bar(f"preparing {name}", len(found.train.labels) + len(found.test.labels), progress) as tick:
+            write(path, found, facts(name, classes, found.form) | {"stamp": stamp}, tick)
+    return path
+
+
+def _parse(name: str) -> tuple[str, Path]:
+    """KIND and PATH, which must exist."""
+    kind, _, path = name.partition(":")
+    root = Path(path).expanduser().resolve()
+    if not path or not (root.is_file() if kind == "npz" else root.is_dir()):
+        raise UserError(f"--dataset {name}: there is no {'file' if kind == 'npz' else 'folder'} {path or '(empty)'}")
+    return kind, root
+
+
+def _stamp(root: Path) -> str:
+    """Number, total size and newest modification time of the files below `root`."""
+    stats = [os.stat(os.path.join(top, name)) for top, _, names in os.walk(root) for name in names]
+    return f"{len(stats)} {sum(s.st_size for s in stats)} {max((s.st_mtime_ns for s in stats), default=0)}"
+
+
+def _current(path: Path, stamp: str) -> bool:
+    """Whether the prepared file was made from files with that stamp."""
+    return path.exists() and inspect(path)[0].get("stamp") == stamp
+
+
+def _npz(name: str, path: Path) -> Dataset:
+    """Arrays x, y, x_test, y_test and optionally client; uint8 images are normalised by their own mean and std."""
+    with reading(path, "an npz file"), np.load(path, allow_pickle=False) as arrays:
+        if missing := [key for key in ("x", "y", "x_test", "y_test") if key not in arrays]:
+            raise UserError(f"{path}: no array {missing[0]}; needed are x, y, x_test, y_test (and client if you like)")
+        x, x_test = (_samples(path, arrays[key]) for key in ("x", "x_test"))
+        y, y_test = (_labels(path, key, arrays[key]) for key in ("y", "y_test"))
+        owner = torch.from_numpy(number(arrays["client"])) if "client" in arrays else None
+    sizes = [len(x), len(x_test), len(y if owner is None else owner)]
+    if sizes != [len(y), len(y_test), len(y)] or x.shape[1:] != x_test.shape[1:]:
+        raise UserError(
+            f"{path}: x, y (and client), and x_test, y_test, must have equal lengths, and samples one shape"
+        )
+    mean, std = _moments(x)
+    classes = 1 + int(max(y.max(), y_test.max()))
+    return Dataset(name, x, y, x_test, y_test, classes, mean, std, owner=owner)
+
+
+def _samples(path: Path, array: np.ndarray) -> Tensor:
+    """uint8 images as [n, c, h, w], given so, as [n, h, w] or as [n, h, w, c]; other numbers as float32."""
+    if array.dtype.kind not in "biuf":
+        raise UserError(f"{path}: samples are {array.dtype}; allowed are uint8 images and floating-point numbers")
+    if array.dtype != np.uint8:
+        return torch.from_numpy(array.astype(np.float32))
+    if array.ndim == 4 and array.shape[-1] in (1, 3) and array.shape[1] not in (1, 3):
+        array = array.transpose(0, 3, 1, 2)
+    array = array[:, None] if array.ndim == 3 else array
+    if array.ndim != 4:
+        raise UserError(
+            f"{path}: uint8 images have shape {array.shape}; allowed are [n, c, h, w], [n, h, w], [n, h, w, c]"
+        )
+    return torch.from_numpy(np.ascontiguousarray(array))
+
+
+def _labels(path: Path, key: str, array: np.ndarray) -> Tensor:
+    if array.dtype.kind not in "iu" or not array.size or array.min() < 0:
+        raise UserError(f"{path}: {key} must hold whole numbers from 0, at least one")
+    return torch.from_numpy(array.reshape(-1).astype(np.int64))
+
+
+def _moments(x: Tensor) -> tuple[Moments, Moments]:
+    """Mean and std of uint8 images; floats are used as they are."""
+    if x.dtype != torch.uint8:
+        return (0.0,), (1.0,)
+    counts = [torch.bincount(x[:, c].reshape(-1), minlength=256) for c in range(x.shape[1])]
+    return moments(torch.stack(counts).numpy())

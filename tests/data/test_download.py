@@ -1,0 +1,178 @@
+"""Downloads from a real HTTP server on this machine that can misbehave."""
+
+import hashlib
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from fedflat.data.download import ATTEMPTS, Remote, fetch
+from fedflat.errors import UserError
+
+CONTENT = bytes(range(256)) * 4000
+
+
+class Server(ThreadingHTTPServer):
+    """Serves `files`; closes the connection after `cuts.pop(0)` bytes; remembers the Range of every request."""
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), Answer)
+        self.files, self.cuts, self.ranges, self.accepts_ranges = {}, [], [], True
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.server_port}"
+
+
+class Answer(BaseHTTPRequestHandler):
+    def do_GET(self):
+        wanted = self.headers.get("Range")
+        self.server.ranges.append(wanted)
+        data = self.server.files.get(self.path)
+        if data is None:
+            return self.send_error(404)
+        start = int(wanted[6:-1]) if wanted and self.server.accepts_ranges else 0
+        if start and start >= len(data):
+            return self.send_error(416)
+        self.send_response(206 if start else 200)
+        self.send_header("Content-Length", str(len(data) - start))
+        self.end_headers()
+        cut = self.server.cuts.pop(0) if self.server.cuts else None
+        self.wfile.write(data[start:][:cut])
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def server(monkeypatch):
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    with Server() as server:
+        server.files["/file.bin"] = CONTENT
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        thread.start()
+        yield server
+        server.shutdown()
+
+
+def remote(server, content=CONTENT):
+    return Remote(f"{server.url}/file.bin", "md5:" + hashlib.md5(content).hexdigest())
+
+
+def get(server, folder, content=CONTENT):
+    fetch("toy", [remote(server, content)], folder, progress=False)
+    return (folder / "file.bin").read_bytes()
+
+
+def test_a_file_is_downloaded_once(server, tmp_path):
+    assert get(server, tmp_path) == CONTENT
+    assert get(server, tmp_path) == CONTENT
+    assert server.ranges == [None]
+    assert [path.name for path in tmp_path.iterdir()] == ["file.bin"]
+
+
+def test_a_file_that_was_damaged_on_disk_is_downloaded_again(server, tmp_path):
+    (tmp_path / "file.bin").write_bytes(b"damaged")
+    assert get(server, tmp_path) == CONTENT
+
+
+@pytest.mark.parametrize("served", [CONTENT[:-1], b"x" + CONTENT[1:]], ids=["truncated", "altered"])
+def test_a_wrong_hash_is_one_line_and_leaves_nothing_behind(server, tmp_path, served):
+    server.files["/file.bin"] = served
+    with pytest.raises(
+        UserError, match=r"/file.bin: the file has not the expected hash and was removed.*toy --from"
+    ) as e:
+        get(server, tmp_path)
+    assert "\n" not in str(e.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interrupted_download_continues_in_the_same_call(server, tmp_path):
+    server.cuts = [300_000, 200_000]
+    assert get(server, tmp_path) == CONTENT
+    assert server.ranges == [None, "bytes=300000-", "bytes=500000-"]
+
+
+def test_an_interrupted_download_continues_in_the_next_call(server, tmp_path):
+    server.cuts = [100_000] + [0] * (ATTEMPTS - 1)
+    with pytest.raises(UserError, match=r"the connection broke at 100000 of 1024000 bytes; run the command again"):
+        get(server, tmp_path)
+    server.ranges.clear()
+    assert get(server, tmp_path) == CONTENT
+    assert server.ranges == ["bytes=100000-"]
+
+
+def test_a_server_without_ranges_starts_from_the_beginning(server, tmp_path):
+    server.accepts_ranges = False
+    server.cuts = [300_000]
+    assert get(server, tmp_path) == CONTENT
+
+
+def test_a_part_that_is_no_part_of_the_file_is_dropped(server, tmp_path):
+    (tmp_path / "file.bin.part").write_bytes(CONTENT + b"more")
+    assert get(server, tmp_path) == CONTENT
+    assert server.ranges == [f"bytes={len(CONTENT) + 4}-", None]
+
+
+def test_a_missing_file_names_the_answer_of_the_server(server, tmp_path):
+    del server.files["/file.bin"]
+    with pytest.raises(UserError, match=r"the server answered 404 Not Found.*fedflat data prepare toy --from PATH"):
+        get(server, tmp_path)
+
+
+def test_offline_is_one_line_that_says_what_to_do(server, tmp_path):
+    server.shutdown()
+    server.server_close()
+    with pytest.raises(
+        UserError, match=r"cannot be downloaded \(.*refused.*\); check the network, or fetch it by"
+    ) as error:
+        get(server, tmp_path)
+    assert "\n" not in str(error.value)
+
+
+def test_a_mirror_replaces_the_address_but_not_the_hash(server, tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDFLAT_MIRROR", server.url + "/copy/")
+    server.files["/copy/toy/file.bin"] = CONTENT
+    elsewhere = Remote("http://unreachable.invalid/data/file.bin", remote(server).hash)
+    fetch("toy", [elsewhere], tmp_path, progress=False)
+    assert (tmp_path / "file.bin").read_bytes() == CONTENT
+
+
+def test_a_mirror_that_is_no_address_is_named(server, tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDFLAT_MIRROR", "nonsense")
+    with pytest.raises(UserError, match=r"nonsense/toy/file.bin: cannot be downloaded"):
+        get(server, tmp_path)
+
+
+def test_a_set_is_downloaded_and_prepared(server, tmp_path, monkeypatch):
+    import dataclasses
+    import io
+
+    import numpy as np
+
+    from fedflat.data import prepare, sources
+    from fedflat.data.sets import SETS
+
+    halves = {"train": 5, "val": 2, "test": 3}
+    arrays = {f"{h}_images": np.full((n, 28, 28), n, np.uint8) for h, n in halves.items()}
+    arrays |= {f"{h}_labels": np.full((n, 1), n) for h, n in halves.items()}
+    file = io.BytesIO()
+    np.savez(file, **arrays)
+    server.files["/tissuemnist/tissuemnist.npz"] = file.getvalue()
+    published = Remote(SETS["tissuemnist"].files[0].url, "md5:" + hashlib.md5(file.getvalue()).hexdigest())
+    monkeypatch.setitem(SETS, "tissuemnist", dataclasses.replace(SETS["tissuemnist"], files=(published,)))
+    monkeypatch.setenv("FEDFLAT_MIRROR", server.url)
+    prepare.prepare("tissuemnist", None, tmp_path, progress=False)
+    data = sources.load("tissuemnist", tmp_path)
+    assert data.y.tolist() == [5] * 5 + [2] * 2
+    assert data.x.shape == (7, 1, 28, 28)
+
+
+def test_a_set_with_a_wrong_hash_is_not_prepared(server, tmp_path, monkeypatch):
+    from fedflat.data.prepare import prepare
+
+    monkeypatch.setenv("FEDFLAT_MIRROR", server.url)
+    server.files["/cifar10/cifar-10-python.tar.gz"] = b"not the archive"
+    with pytest.raises(UserError, match=r"cifar-10-python.tar.gz: the file has not the expected hash"):
+        prepare("cifar10", None, tmp_path, progress=False)
+    assert not list(tmp_path.rglob("*.*"))

@@ -1,0 +1,215 @@
+"""The user's own data: folder:, npz: and parquet:."""
+
+import json
+import os
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from PIL import Image
+
+from fedflat.data.prepare import prepare
+from fedflat.data.sources import available, load
+from fedflat.errors import UserError
+
+RNG = np.random.default_rng(1)
+
+
+def folder(root, mode="RGB"):
+    """Two classes with two training and one test image each."""
+    shape = (6, 5) if mode == "L" else (6, 5, 3)
+    images = {}
+    for name in (
+        "train/cat/1.png",
+        "train/cat/2.png",
+        "train/dog/1.bmp",
+        "train/dog/3.png",
+        "test/cat/9.png",
+        "test/dog/9.png",
+    ):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        images[name] = RNG.integers(0, 256, shape, dtype=np.uint8)
+        Image.fromarray(images[name]).save(root / name)
+    return images
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L"])
+def test_a_folder(tmp_path, mode):
+    images = folder(tmp_path / "own", mode)
+    data = load(f"folder:{tmp_path / 'own'}", tmp_path)
+    train = np.stack([image for name, image in images.items() if name.startswith("train")])
+    pixels = train[:, None] if mode == "L" else train.transpose(0, 3, 1, 2)
+    assert np.array_equal(data.x.numpy(), pixels)
+    assert (data.y.tolist(), data.y_test.tolist(), data.classes) == ([0, 0, 1, 1], [0, 1], 2)
+    assert np.allclose(data.mean, (pixels / 255).mean((0, 2, 3)))
+    assert np.allclose(data.std, (pixels / 255).std((0, 2, 3)))
+    assert data.owner is None
+    assert data.augment == type(data.augment)()
+
+
+def test_a_folder_is_decoded_once_and_again_when_it_changes(tmp_path):
+    images = folder(tmp_path / "own")
+    name = f"folder:{tmp_path / 'own'}"
+    load(name, tmp_path)
+    (made,) = tmp_path.glob("folder-*.safetensors")
+    before = made.stat().st_mtime_ns
+    load(name, tmp_path)
+    assert made.stat().st_mtime_ns == before
+    changed = tmp_path / "own" / "train" / "cat" / "1.png"
+    Image.fromarray(255 - images["train/cat/1.png"]).save(changed)
+    os.utime(changed, ns=(before + 10**9, before + 10**9))
+    assert np.array_equal(load(name, tmp_path).x[0].numpy(), 255 - images["train/cat/1.png"].transpose(2, 0, 1))
+    assert len(list(tmp_path.glob("folder-*.safetensors"))) == 1
+    assert [row.name for row in available(tmp_path)][-1] == name
+
+
+def test_a_folder_with_clients(tmp_path):
+    folder(tmp_path)
+    clients = {"cat/1.png": "zoe", "cat/2.png": "adam", "dog/1.bmp": "zoe", "dog/3.png": "mia"}
+    (tmp_path / "clients.json").write_text(json.dumps(clients))
+    assert load(f"folder:{tmp_path}", tmp_path).owner.tolist() == [2, 0, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"cat/2.png": None}, r"clients.json: names no client for cat/2.png"),
+        ({"cat/7.png": "mia"}, r"clients.json: has no file cat/7.png"),
+    ],
+)
+def test_clients_must_be_named_for_exactly_the_training_files(tmp_path, change, message):
+    folder(tmp_path)
+    clients = {"cat/1.png": "zoe", "cat/2.png": "adam", "dog/1.bmp": "zoe", "dog/3.png": "mia"} | change
+    (tmp_path / "clients.json").write_text(json.dumps({key: value for key, value in clients.items() if value}))
+    with pytest.raises(UserError, match=message):
+        load(f"folder:{tmp_path}", tmp_path)
+
+
+def image(path, mode, size=(5, 6)):
+    Image.new(mode, size).save(path)
+
+
+@pytest.mark.parametrize(
+    ("mode", "spoil", "message"),
+    [
+        (
+            "RGB",
+            lambda root: image(root / "test/dog/9.png", "RGB", (5, 7)),
+            r"dog/9.png: image is 5x7 pixels, but .* is 5x6",
+        ),
+        (
+            "L",
+            lambda root: image(root / "train/dog/3.png", "RGB"),
+            r"dog/3.png: image is in colour, but .*cat/1.png is grey",
+        ),
+        (
+            "L",
+            lambda root: image(root / "train/dog/3.png", "I;16"),
+            r"dog/3.png: image has more than 8 bits per channel",
+        ),
+        ("L", lambda root: (root / "test/dog/9.png").unlink(), r"test/dog: no images"),
+        ("L", lambda root: (root / "test/dog").rename(root / "x"), r"test: no folder for class dog"),
+        ("L", lambda root: (root / "test").rename(root / "x"), r"test: cannot be read as a folder"),
+        ("L", lambda root: (root / "clients.json").write_text("[1"), r"clients.json: cannot be read as a JSON object"),
+    ],
+)
+def test_what_is_wrong_with_a_folder_is_named(tmp_path, mode, spoil, message):
+    folder(tmp_path, mode)
+    spoil(tmp_path)
+    with pytest.raises(UserError, match=message):
+        load(f"folder:{tmp_path}", tmp_path / "cache")
+
+
+def arrays(shape, dtype=np.uint8):
+    x = RNG.integers(0, 256, (7, *shape)).astype(dtype)
+    return {"x": x[:4], "y": np.array([0, 1, 2, 1]), "x_test": x[4:], "y_test": np.array([0, 3, 1])}
+
+
+@pytest.mark.parametrize("shape", [(3, 6, 5), (6, 5, 3), (6, 5)])
+def test_npz_images(tmp_path, shape):
+    given = arrays(shape)
+    np.savez(tmp_path / "a.npz", **given)
+    data = load(f"npz:{tmp_path / 'a.npz'}")
+    x = given["x"]
+    expected = x[:, None] if x.ndim == 3 else x.transpose(0, 3, 1, 2) if shape[-1] == 3 else x
+    assert np.array_equal(data.x.numpy(), expected)
+    assert (data.y.tolist(), data.y_test.tolist(), data.classes) == ([0, 1, 2, 1], [0, 3, 1], 4)
+    assert np.allclose(data.mean, (expected / 255).mean((0, 2, 3)))
+
+
+def test_npz_floats_are_used_as_they_are(tmp_path):
+    np.savez(tmp_path / "a.npz", **arrays((9,), np.float64), client=np.array(["b", "a", "b", "c"]))
+    data = load(f"npz:{tmp_path / 'a.npz'}")
+    assert data.x.dtype == torch.float32
+    assert (data.mean, data.std) == ((0.0,), (1.0,))
+    assert data.owner.tolist() == [1, 0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"y": None}, r"a.npz: no array y; needed are"),
+        ({"y": np.array([0, 1, 2])}, "must have equal lengths"),
+        ({"client": np.array([0, 1])}, "must have equal lengths"),
+        ({"x_test": np.zeros((3, 3, 9, 9), np.uint8)}, "samples one shape"),
+        ({"y": np.array([0, 1, 2, -1])}, "y must hold whole numbers from 0"),
+        ({"y": np.array([0, 1, 2, 0.5])}, "y must hold whole numbers from 0"),
+        ({"x": np.array(["a"] * 4)}, "samples are <U1; allowed are"),
+        ({"x": np.zeros((4, 2), np.uint8)}, r"uint8 images .*shape \(4, 2\)"),
+        ({"x": np.array([{}] * 4, object)}, r"a.npz: cannot be read as an npz file"),
+    ],
+)
+def test_what_is_wrong_with_npz_is_named(tmp_path, change, message):
+    given = {key: value for key, value in (arrays((3, 6, 5)) | change).items() if value is not None}
+    np.savez(tmp_path / "a.npz", **given)
+    with pytest.raises(UserError, match=message):
+        load(f"npz:{tmp_path / 'a.npz'}")
+
+
+def parquet(root, **train):
+    png = (root / "a.png", Image.new("RGB", (4, 4), (9, 0, 0)))
+    png[1].save(png[0])
+    columns = {"image": [png[0].read_bytes()] * 3, "label": [0, 1, 1]}
+    pq.write_table(pa.table(columns), root / "test.parquet")
+    pq.write_table(pa.table({k: v for k, v in (columns | train).items() if v is not None}), root / "train.parquet")
+    return f"parquet:{root}"
+
+
+def test_parquet_with_clients(tmp_path):
+    data = load(parquet(tmp_path, client=["x", "y", "x"]), tmp_path)
+    assert data.owner.tolist() == [0, 1, 0]
+    assert data.x[0, :, 0, 0].tolist() == [9, 0, 0]
+    assert data.std == (1.0, 1.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"label": pa.array([], pa.int64()), "image": pa.array([], pa.binary())},
+            r"train.parquet: the file has no rows",
+        ),
+        ({"label": None}, "train.parquet: no column label or fine_label"),
+        ({"image": None}, "train.parquet: no column image or img"),
+        ({"label": [0, None, 1]}, "column label must hold whole numbers"),
+        ({"label": ["a", "b", "c"]}, "column label must hold whole numbers"),
+        ({"image": [1, 2, 3]}, "train.parquet: cannot be read as a parquet file.*must be bytes"),
+    ],
+)
+def test_what_is_wrong_with_parquet_is_named(tmp_path, change, message):
+    with pytest.raises(UserError, match=message):
+        load(parquet(tmp_path, **change), tmp_path)
+
+
+@pytest.mark.parametrize("name", ["folder:", "folder:/no/such", "npz:/no/such.npz", "parquet:/no/such"])
+def test_a_path_that_is_not_there_is_named(name, tmp_path):
+    with pytest.raises(UserError, match=rf"--dataset {name}: there is no (file|folder)"):
+        load(name, tmp_path)
+
+
+def test_npz_needs_no_preparation(tmp_path):
+    np.savez(tmp_path / "a.npz", **arrays((3, 6, 5)))
+    with pytest.raises(UserError, match="an npz file needs no preparation"):
+        prepare(f"npz:{tmp_path / 'a.npz'}", None, tmp_path)
