@@ -53,7 +53,7 @@ class Recorded:
         return self.plan(seeds, round, clients, exchange).mask.any(-1).sum(-1).tolist()
 
     def batch(self, plan: Plan) -> Batch:
-        return Batch(self.x[plan.index], self.y[plan.index], plan.mask, plan.key)
+        return Batch(self.x[plan.rows], self.y[plan.rows], plan.mask, plan.key)
 
 
 def load(case: str | Path) -> Any:

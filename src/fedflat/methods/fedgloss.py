@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fedflat.method import Cohort, Local, Method, Reply
 from fedflat.options import Index, NonNegative, Positive
+from fedflat.steps import sam_grad
 from fedflat.task import Batch, Task
 from fedflat.vectors import unit
 
@@ -74,9 +75,7 @@ class FedGloSS(Method):
 
     def step(self, task: Task, w: Tensor, batch: Batch, msg: Message, client: Client) -> tuple[Tensor, Client]:
         """SAM's gradient, the dual and the penalty (lines 12-15)."""
-        g = task.grad(w, batch)
-        if self.rho_local:
-            g = task.grad(w + msg.rho * unit(g), batch)
+        g = sam_grad(task, w, batch, msg.rho if self.rho_local else 0.0)
         return g - client.sigma + (w - msg.params) / self.beta, client
 
     def reply(self, w: Tensor, msg: Message, client: Client, local: Local) -> tuple[Reply, Client]:

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from fedflat.method import Method
 from fedflat.options import NonNegative
+from fedflat.steps import sam_grad
 from fedflat.task import Batch, Task
-from fedflat.vectors import unit
 
 
 @dataclass(frozen=True)
@@ -34,5 +34,4 @@ class FedSAM(Method):
 
     def step(self, task: Task, w: Tensor, batch: Batch, msg: Any, client: Any) -> tuple[Tensor, Any]:
         """The gradient at the climbed point."""
-        climb = self.rho * unit(task.grad(w, batch))
-        return task.grad(w + climb, batch), client
+        return sam_grad(task, w, batch, self.rho), client

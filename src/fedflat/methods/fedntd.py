@@ -1,0 +1,52 @@
+"""FedNTD (Lee et al., 2022, Algorithm 1): keep the global model's view on the classes that are not true.
+
+down w | up w_k − w | client keeps – | server keeps w
+
+direction = ∇[f(w_k) + β τ² KL(q_w ‖ q_{w_k})],  q = softmax(logits / τ) over the wrong classes of each sample
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.func import grad
+
+from fedflat.method import Method
+from fedflat.options import NonNegative, Positive
+from fedflat.task import Batch, Task
+
+
+@dataclass(frozen=True)
+class FedNTD(Method):
+    """Not-true distillation from the global model."""
+
+    citation: ClassVar[str] = """@inproceedings{lee2022fedntd,
+  title = {Preservation of the Global Knowledge by Not-True Distillation in Federated Learning},
+  author = {Lee, Gihun and Jeong, Minchan and Shin, Yongjin and Bae, Sangmin and Yun, Se-Young},
+  booktitle = {NeurIPS},
+  year = {2022}
+}"""
+
+    beta: NonNegative = 1.0
+    """Weight β of the distillation."""
+    tau: Positive = 1.0
+    """Temperature τ of the distilled distributions."""
+
+    def step(self, task: Task, w: Tensor, batch: Batch, msg: Any, client: Any) -> tuple[Tensor, Any]:
+        """The gradient of cross entropy and distillation."""
+        teacher = self._log_wrong(task.logits(msg.params, batch), batch)
+
+        def loss(v: Tensor) -> Tensor:
+            logits = task.logits(v, batch)
+            kl = (teacher.exp() * (teacher - self._log_wrong(logits, batch))).sum(-1)
+            return task.cross_entropy(logits, batch) + self.beta * self.tau**2 * task.mean(kl, batch)
+
+        return grad(loss)(w), client
+
+    def _log_wrong(self, logits: Tensor, batch: Batch) -> Tensor:
+        """log softmax(logits / τ) without the true class, whose place holds a finite number with probability 0."""
+        true = batch.y[:, None] == torch.arange(logits.shape[-1], device=logits.device)
+        return torch.log_softmax(torch.where(true, -1e30, logits / self.tau), -1)

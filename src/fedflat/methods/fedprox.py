@@ -1,0 +1,37 @@
+"""FedProx (Li et al., 2020, Algorithm 2): stay close to the global model.
+
+down w | up w_k − w | client keeps – | server keeps w
+
+direction = ∇f(w_k) + μ (w_k − w)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from fedflat.method import Method
+from fedflat.options import NonNegative
+from fedflat.task import Batch, Task
+
+
+@dataclass(frozen=True)
+class FedProx(Method):
+    """A quadratic penalty on the distance from the global model."""
+
+    citation: ClassVar[str] = """@inproceedings{li2020fedprox,
+  title = {Federated Optimization in Heterogeneous Networks},
+  author = {Li, Tian and Sahu, Anit Kumar and Zaheer, Manzil and Sanjabi, Maziar and Talwalkar, Ameet and
+            Smith, Virginia},
+  booktitle = {MLSys},
+  year = {2020}
+}"""
+
+    mu: NonNegative = 1.0
+    """Weight μ of the penalty."""
+
+    def step(self, task: Task, w: Tensor, batch: Batch, msg: Any, client: Any) -> tuple[Tensor, Any]:
+        """The gradient of f + μ/2 ‖w_k − w‖²."""
+        return task.grad(w, batch) + self.mu * (w - msg.params), client

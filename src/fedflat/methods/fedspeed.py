@@ -1,0 +1,58 @@
+"""FedSpeed (Sun et al., 2023, Algorithm 1): SAM's gradient with a proximal term and its own correction.
+
+down w | up w_k − λ ĝ_k − w | client keeps ĝ_k | server keeps w
+
+direction = (1 − α) g + α ∇f(w_k + ρ g / ‖g‖) − ĝ_k + (w_k − w) / λ,  g = ∇f(w_k)
+ĝ_k ← ĝ_k − (w_k − w) / λ;  w ← Σ p_k (w_k − λ ĝ_k)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedflat.method import Local, Method, Reply
+from fedflat.options import Fraction, NonNegative, Positive
+from fedflat.task import Batch, Task
+from fedflat.vectors import unit
+
+
+class Client(NamedTuple):
+    ghat: Tensor
+
+
+@dataclass(frozen=True)
+class FedSpeed(Method):
+    """Prox-correction and gradient perturbation."""
+
+    citation: ClassVar[str] = """@inproceedings{sun2023fedspeed,
+  title = {{FedSpeed}: Larger Local Interval, Less Communication Round, and Higher Generalization Accuracy},
+  author = {Sun, Yan and Shen, Li and Huang, Tiansheng and Ding, Liang and Tao, Dacheng},
+  booktitle = {ICLR},
+  year = {2023}
+}"""
+
+    rho: NonNegative = 0.15
+    """Radius ρ of the perturbation."""
+    mix: Fraction = 0.95
+    """Share α of the perturbed gradient."""
+    lam: Positive = 100.0
+    """λ: inverse weight of the proximal term."""
+
+    def init_client(self, params: Tensor) -> Client:
+        """No correction."""
+        return Client(torch.zeros_like(params))
+
+    def step(self, task: Task, w: Tensor, batch: Batch, msg: Any, client: Client) -> tuple[Tensor, Client]:
+        """The mixed gradient, the correction and the proximal term."""
+        g = task.grad(w, batch)
+        mixed = (1 - self.mix) * g + self.mix * task.grad(w + self.rho * unit(g), batch)
+        return mixed - client.ghat + (w - msg.params) / self.lam, client
+
+    def reply(self, w: Tensor, msg: Any, client: Client, local: Local) -> tuple[Reply, Client]:
+        """Send the corrected model, keep the correction."""
+        ghat = client.ghat - (w - msg.params) / self.lam
+        return Reply(w - self.lam * ghat - msg.params), Client(ghat)

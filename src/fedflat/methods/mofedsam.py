@@ -1,0 +1,72 @@
+"""MoFedSAM (Qu et al., 2022, Algorithm 2): SAM's gradient, mixed with the last round's mean direction.
+
+down w, Δ | up w_k − w, η K_k | client keeps – | server keeps w, Δ
+
+direction = β ∇f(w_k + ρ ∇f(w_k) / ‖∇f(w_k)‖) + (1 − β) Δ
+Δ ← mean_S (w − w_k) / mean_S (η K_k);  w ← w + Σ p_k (w_k − w)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedflat.method import Cohort, Local, Method
+from fedflat.options import Fraction, NonNegative
+from fedflat.steps import sam_grad
+from fedflat.task import Batch, Task
+
+
+class Server(NamedTuple):
+    params: Tensor
+    delta: Tensor
+
+
+class Message(NamedTuple):
+    params: Tensor
+    delta: Tensor
+
+
+class Reply(NamedTuple):
+    delta: Tensor
+    span: Tensor
+
+
+@dataclass(frozen=True)
+class MoFedSAM(Method):
+    """Sharpness-aware clients with the server's momentum."""
+
+    citation: ClassVar[str] = """@inproceedings{qu2022fedsam,
+  title = {Generalized Federated Learning via Sharpness Aware Minimization},
+  author = {Qu, Zhe and Li, Xingyu and Duan, Rui and Liu, Yao and Tang, Bo and Lu, Zhuo},
+  booktitle = {ICML},
+  year = {2022}
+}"""
+
+    rho: NonNegative = 0.1
+    """Radius ρ of the perturbation."""
+    beta: Fraction = 0.1
+    """Share β of the client's own gradient; 1 is FedSAM."""
+
+    def init_server(self, params: Tensor) -> Server:
+        """No direction known."""
+        return Server(params, torch.zeros_like(params))
+
+    def broadcast(self, server: Server) -> Message:
+        """The model and the direction it last moved in."""
+        return Message(server.params, server.delta)
+
+    def step(self, task: Task, w: Tensor, batch: Batch, msg: Message, client: Any) -> tuple[Tensor, Any]:
+        """SAM's gradient and the mean direction."""
+        return self.beta * sam_grad(task, w, batch, self.rho) + (1 - self.beta) * msg.delta, client
+
+    def reply(self, w: Tensor, msg: Message, client: Any, local: Local) -> tuple[Reply, Any]:
+        """The change, and the step sizes it took."""
+        return Reply(w - msg.params, local.lr * local.steps), client
+
+    def update(self, server: Server, cohort: Cohort) -> Server:
+        """Average, and remember the direction of an average step."""
+        return Server(server.params + cohort.mean.delta, -cohort.uniform.delta / cohort.uniform.span)

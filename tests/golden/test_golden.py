@@ -1,0 +1,122 @@
+"""Golden runs: the authors' code and independent implementations on one tiny problem, through every engine.
+
+Every file in cases/ is replayed; a file of the same form that is added there needs no change here as long as its
+method and hyper-parameters go by the names below.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+import torch
+from replay import CASES, gaps, load, replay
+
+import fedflat as ff
+from fedflat.engine import ENGINES
+from fedflat.method import Method
+from fedflat.options import check
+
+FILES = sorted(path.stem for path in CASES.glob("*.npz"))
+
+Values = Mapping[str, Any]
+
+# A hyper-parameter's name in the files → ours, where they differ.
+SERVER = {"eta": "server_lr", "eta_s": "server_lr"}
+CONTROLS = {"K": "steps"}
+RENAMED: dict[type[Method], dict[str, str]] = {
+    ff.FedGF: {"T_D": "threshold", "W": "window", "c": "static_c"},
+    ff.FedGloSS: {"rho_server": "rho", "T_s": "warmup", "dual_divisor": "dual"},
+    ff.NaiveFedGloSS: {"rho_server": "rho"},
+    ff.FedDyn: {"alpha": "dyn_alpha", "rho_local": "rho"},
+    ff.FedSpeed: {"alpha": "mix", "lambda": "lam"},
+    ff.FedASAM: {"eta_asam": "eta"},
+    ff.FedNTD: {"temperature": "tau"},
+    ff.MOON: {"temperature": "tau"},
+    **dict.fromkeys([ff.SCAFFOLD, ff.FedGAMMA], CONTROLS),
+    **dict.fromkeys([ff.ServerAdam, ff.ServerYogi, ff.ServerAdagrad], SERVER),
+}
+
+# What a file says in words → our value; the second argument is its method, case and notes.
+SPOKEN: dict[type[Method], Callable[[Values, str], dict[str, Any]]] = {
+    ff.FedSOL: lambda given, text: {"lam": given.get("lam", "fixed" if "fixed" in text else "dim0")},
+    ff.FedGloSS: lambda given, text: {"dual": "paper" if given.get("dual", "N") == "N" else "released"},
+    ff.FedSMOO: lambda given, text: {"regularise": given.get("regularise", given.get("beta") is not None)},
+    # The FedGF experiments scale weights only and add η; FedSOL's scale everything and do not.
+    ff.FedASAM: lambda given, text: {"eta": given.get("eta", 0.0), "biases": not given.get("eta")},
+    **dict.fromkeys(
+        [ff.SCAFFOLD, ff.FedGAMMA],
+        lambda given, text: {"steps": "plain" if given.get("steps") == "steps" else "momentum"},
+    ),
+    # All states of the files start from zero unless they say otherwise.
+    **dict.fromkeys(
+        [ff.ServerAdam, ff.ServerYogi, ff.ServerAdagrad],
+        lambda given, text: {"v0": given.get("v0", None if "tau^2" in text else 0.0)},
+    ),
+}
+
+
+def method_of(meta: Mapping[str, Any]) -> Method:
+    """The method object that a file's meta describes."""
+    cls = class_of(meta["method"])
+    given = {RENAMED.get(cls, {}).get(key, key): value for key, value in meta["hyperparameters"].items()}
+    text = " ".join([meta["method"], meta.get("case", ""), *meta.get("notes", [])])
+    given |= SPOKEN.get(cls, lambda given, text: {})(given, text)
+    known = {field.name for field in dataclasses.fields(cls)}
+    method = cls(**{key: value for key, value in given.items() if key in known and value is not None})
+    check(method)
+    return method
+
+
+def class_of(name: str) -> type[Method]:
+    """The method whose name is the longest part of `name`: fedsol_adaptive is FedSOL, naive_fedgloss is naive."""
+    plain = "".join(c for c in name.lower() if c.isalnum())
+    if "naive" in plain:
+        return ff.NaiveFedGloSS
+    return ff.METHODS[max((known for known in ff.METHODS if known in plain), key=len)]
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-9), (torch.float32, 1e-5)], ids=["f64", "f32"])
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("case", FILES)
+def test_replay(case: str, engine: str, dtype: torch.dtype, tolerance: float) -> None:
+    assert replay(case, method_of(_meta(case)), engine, dtype) <= tolerance
+
+
+@pytest.mark.parametrize("case", FILES)
+def test_every_recorded_state_is_compared(case: str) -> None:
+    layers = {f"server.{name}" for name in _meta(case)["param_order"]}
+    recorded = {name for name in load(case).files if name.split(".")[0] in ("server", "client", "broadcast", "local")}
+    assert set(gaps(case, method_of(_meta(case)), "sequential")) >= recorded - layers
+
+
+def test_a_wrong_constant_is_noticed() -> None:
+    right = method_of(_meta("np_fedsmoo"))
+    assert replay("np_fedsmoo", dataclasses.replace(right, beta=5.001), "sequential") > 1e-6
+
+
+def _meta(case: str) -> dict[str, Any]:
+    return json.loads(str(load(case)["meta"]))
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "method"),
+    [
+        ("fedsol_fixed", {"rho": 1.0, "perturb": "all"}, ff.FedSOL(rho=1.0, lam="fixed", perturb="all")),
+        ("fedgf", {"rho": 0.1, "T_D": 9.0, "W": 3}, ff.FedGF(rho=0.1, threshold=9.0, window=3)),
+        ("feddyn_sam", {"alpha": 0.2, "rho": 0.1}, ff.FedDyn(dyn_alpha=0.2, rho=0.1)),
+        ("fedsmoo_noreg", {"rho": 0.1}, ff.FedSMOO(rho=0.1, regularise=False)),
+        ("fedspeed", {"rho": 0.1, "alpha": 0.5, "lambda": 5.0}, ff.FedSpeed(rho=0.1, mix=0.5, lam=5.0)),
+        ("scaffold", {"K": "momentum-corrected"}, ff.SCAFFOLD(steps="momentum")),
+        ("naive_fedgloss", {"rho_server": 0.2, "beta": 5.0, "T_s": 0}, ff.NaiveFedGloSS(rho=0.2, beta=5.0)),
+        ("fedgloss", {"rho_server": 0.2, "dual_divisor": "N*S"}, ff.FedGloSS(rho=0.2, dual="released")),
+        ("fedasam", {"rho": 0.5, "eta": 0.2}, ff.FedASAM(rho=0.5, eta=0.2, biases=False)),
+        ("fedasam", {"rho": 0.5}, ff.FedASAM(rho=0.5, eta=0.0, biases=True)),
+        ("mofedsam", {"rho": 0.1, "beta": 0.9}, ff.MoFedSAM(rho=0.1, beta=0.9)),
+    ],
+)
+def test_meta_to_method(name: str, given: dict[str, Any], method: Method) -> None:
+    assert method_of({"method": name, "hyperparameters": given}) == method
