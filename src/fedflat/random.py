@@ -43,11 +43,11 @@ def purpose(name: str) -> int:
 
 
 def fold(key: Word, *words: Word) -> Tensor:
-    """Hash `words` into `key`, broadcasting: h <- mix((h + golden) ^ mix(word))."""
-    h = torch.as_tensor(key, dtype=torch.int64)
+    """Hash `words` into `key`, broadcasting: h <- mix((h + golden) ^ mix(word)). Python words never touch a device."""
+    h = key if isinstance(key, Tensor) else torch.tensor(_signed(key))
     for word in words:
-        word = torch.as_tensor(word, dtype=torch.int64, device=h.device if not isinstance(word, Tensor) else None)
-        h = mix((h + _GOLDEN) ^ mix(word + _MIX2))
+        mixed = mix(word + _MIX2) if isinstance(word, Tensor) else _signed(_mix(word + _MIX2))
+        h = mix((h + _GOLDEN) ^ mixed)
     return h
 
 

@@ -39,8 +39,10 @@ class Task:
     All functions are pure and run under torch.func.vmap, so the same code serves one client and many.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, compute: torch.dtype | None = None) -> None:
+        """`compute` is the type in which the model calculates, where it is not that of w."""
         check_model(model)
+        self.model, self.compute = model, compute
         self._parts = _Parts(model)
         self._takes_batch = getattr(model, "takes_batch", False)
         self.has_head = hasattr(model, "features") and hasattr(model, "head")
@@ -62,9 +64,10 @@ class Task:
         marks = [torch.full((n,), name.startswith(prefix)) for name, n in zip(self.shapes, self.sizes, strict=True)]
         return torch.cat(marks).to(device)
 
-    def _call(self, part: str, w: Tensor, *inputs: Any) -> Tensor:
-        named = {f"model.{name}": p for name, p in self.unflatten(w).items()}
-        return functional_call(self._parts, named, (part, *inputs))
+    def _call(self, part: str, w: Tensor, x: Tensor, *more: Any) -> Tensor:
+        dtype = self.compute or w.dtype
+        named = {f"model.{name}": p for name, p in self.unflatten(w.to(dtype)).items()}
+        return functional_call(self._parts, named, (part, x.to(dtype), *more)).to(w.dtype)
 
     def _inputs(self, batch: Batch) -> tuple[Any, ...]:
         return (batch.x, batch) if self._takes_batch else (batch.x,)

@@ -18,7 +18,7 @@ from fedflat.task import Batch
 class Plan(NamedTuple):
     """Row numbers, mask and random key of every sample of every step; real steps of a client come first."""
 
-    index: Tensor
+    rows: Tensor
     mask: Tensor
     key: Tensor
 
@@ -59,14 +59,14 @@ class Feed:
         self.dataset, self.batch_size, self.epochs, self.dtype = dataset, batch_size, epochs, dtype
         self.spec = dataset.augment if spec is None else spec
         self.x, self.y = dataset.x.to(device), dataset.y.to(device)
-        self._counts = [len(part) for part in parts]
-        self.sizes = torch.tensor(self._counts, dtype=torch.int64, device=device)
+        self.counts = [len(part) for part in parts]
+        self.sizes = torch.tensor(self.counts, dtype=torch.int64, device=device)
         self._rows = torch.from_numpy(np.concatenate(parts).astype(np.int64)).to(device)
         self._starts = self.sizes.cumsum(0) - self.sizes
 
     def lengths(self, seeds: Sequence[int], round: int, clients: Sequence[int], exchange: int = 0) -> list[int]:
         """How many steps each client takes: its batches, the last of an epoch partial, times the epochs."""
-        return [-(-self._counts[client] // self.batch_size) * self.epochs for client in clients]
+        return [-(-self.counts[client] // self.batch_size) * self.epochs for client in clients]
 
     def plan(self, seeds: Sequence[int], round: int, clients: Sequence[int], exchange: int = 0) -> Plan:
         """The steps of each client under its trial's seed, [clients, steps, batch], padded to the longest client."""
@@ -74,7 +74,7 @@ class Feed:
         sizes, first = self.sizes[ids[:, 0]], exchange * self.epochs
         epochs = torch.arange(first, first + self.epochs, device=ids.device)
         words = fold(seed, purpose("sample"), round, ids, epochs)
-        position = torch.arange(max(self._counts[client] for client in clients), device=ids.device)
+        position = torch.arange(max(self.counts[client] for client in clients), device=ids.device)
         keys = fold(words[..., None], position)
         keys_or_last = torch.where(position < sizes[:, None, None], keys, torch.iinfo(torch.int64).max)
         order = keys_or_last.argsort(stable=True)
@@ -94,8 +94,8 @@ class Feed:
     def batch(self, plan: Plan) -> Batch:
         """The samples of (a slice of) a plan, augmented and normalised."""
         data = self.dataset
-        x = augment(self.x[plan.index], plan.key, self.spec, data.mean, data.std, self.dtype)
-        return Batch(x, self.y[plan.index], plan.mask, plan.key)
+        x = augment(self.x[plan.rows], plan.key, self.spec, data.mean, data.std, self.dtype)
+        return Batch(x, self.y[plan.rows], plan.mask, plan.key)
 
     def test(self) -> Batch:
         """All test samples, normalised."""

@@ -6,7 +6,6 @@ after the optimiser, and nothing in a round waits for the device.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -17,8 +16,8 @@ from torch.func import vmap
 from fedflat.data.feed import Plan, Source
 from fedflat.engine.contract import Job, Trained, summarise
 from fedflat.engine.graph import Replay, trace
-from fedflat.engine.packing import Schedule, Switch, schedule
-from fedflat.engine.state import pack, tree_map
+from fedflat.engine.packing import Schedule, Switch, choose_lanes, schedule
+from fedflat.engine.state import tree_map
 from fedflat.local import SGD, Carry, advance, finish, start
 from fedflat.method import Method
 from fedflat.task import Task
@@ -41,6 +40,10 @@ class Batched:
         self.method, self.task, self.source, self.lanes = method, task, source, lanes
         self._bench: Bench | None = None
 
+    def prepare(self, rounds: Sequence[Sequence[int]]) -> None:
+        """Choose the number of lanes that suits these rounds."""
+        self.lanes = choose_lanes(rounds, max(len(lengths) for lengths in rounds))
+
     def train(self, jobs: Sequence[Job]) -> list[Trained]:
         """Run one exchange."""
         with torch.no_grad():
@@ -54,9 +57,10 @@ class Batched:
             return self._conclude(work, ends, states, lengths)
 
     def _width(self, lengths: Sequence[int]) -> int:
-        """The number of lanes: given, or as many as the first round can keep busy."""
+        """The number of lanes, chosen by the first round unless it was prepared."""
         if self.lanes is None:
-            self.lanes = math.ceil(sum(lengths) / max(lengths))
+            self.prepare([lengths])
+        assert self.lanes is not None
         return self.lanes
 
     def _bench_for(self, work: Work, plan: Plan, sgd: SGD) -> Bench:
@@ -157,7 +161,7 @@ class Bench:
         if steps <= self._capacity:
             return
         self._capacity = max(steps, 2 * self._capacity)
-        lanes, batch = len(self.carry.w), plan.index.shape[-1]
+        lanes, batch = len(self.carry.w), plan.rows.shape[-1]
         self._plan = Plan(*(t.new_zeros(self._capacity, lanes, batch) for t in plan))
         self._active = self._idle(lanes).repeat(self._capacity, 1)
         self._replay = Replay(self._tick, self.lr.is_cuda)
@@ -181,5 +185,3 @@ class Bench:
             self.carry.w[lanes] = work.messages.params[jobs]
             self.carry.buffer[lanes] = 0
             tree_map(lambda lane, new: lane.index_copy_(0, lanes, new[items]), self.carry.client, work.states)
-
-

@@ -37,6 +37,10 @@ class Trained(NamedTuple):
 class Engine(Protocol):
     """Trains the clients of several trials (one per seed) and stores what they keep."""
 
+    def prepare(self, rounds: Sequence[Sequence[int]]) -> None:
+        """Hear how many steps each client takes in some of the rounds to come."""
+        ...
+
     def train(self, jobs: Sequence[Job]) -> list[Trained]:
         """Run one exchange."""
         ...

@@ -20,6 +20,9 @@ class Sequential:
     def __init__(self, method: Method, task: Task, source: Source) -> None:
         self.method, self.task, self.source = method, task, source
 
+    def prepare(self, rounds: Sequence[Sequence[int]]) -> None:
+        """One client at a time needs no preparation."""
+
     def train(self, jobs: Sequence[Job]) -> list[Trained]:
         """Run one exchange."""
         return [self._train(job) for job in jobs]
@@ -37,6 +40,6 @@ class Sequential:
     def _batches(self, job: Job, client: int) -> Iterator[Batch]:
         """The client's batches, the last of an epoch as short as it is."""
         plan = self.source.plan([job.seed], job.round, [client], job.exchange)
-        for index, mask, key in zip(plan.index[0], plan.mask[0], plan.key[0], strict=True):
+        for rows, mask, key in zip(plan.rows[0], plan.mask[0], plan.key[0], strict=True):
             if mask.any():
-                yield self.source.batch(Plan(index[mask], mask[mask], key[mask]))
+                yield self.source.batch(Plan(rows[mask], mask[mask], key[mask]))

@@ -44,7 +44,7 @@ def assemble(experiment: Experiment) -> Assembly:
     device = pick_device(experiment.device)
     feed = Feed(dataset, parts, experiment.batch_size, experiment.local_epochs, _augment(experiment, dataset), device)
     models = [_model(experiment, dataset, seed) for seed in experiment.seeds]
-    task = Task(models[0])
+    task = Task(models[0], set_precision(experiment.precision, device))
     starts = [task.flatten(dict(model.named_parameters())).detach().to(device) for model in models]
     return Assembly(dataset, parts, feed, task, starts)
 
@@ -54,6 +54,15 @@ def pick_device(name: str) -> torch.device:
     if name == "cuda" and not torch.cuda.is_available():
         raise UserError("--device cuda: no usable GPU here; use --device cpu or auto")
     return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
+
+
+def set_precision(name: str, device: torch.device) -> torch.dtype | None:
+    """Make torch use the precision an option names; returns the models' type where it is not the parameters'."""
+    if name == "tf32" and device.type != "cuda":
+        raise UserError("--precision tf32: only GPUs have it; use fp32 or auto")
+    tf32 = device.type == "cuda" and name in ("auto", "tf32")
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
+    return torch.bfloat16 if name == "bf16" else None
 
 
 def _split(experiment: Experiment, dataset: Dataset) -> list[np.ndarray]:

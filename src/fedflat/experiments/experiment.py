@@ -59,6 +59,8 @@ class Setting:
     """How clients are trained: one after another (the reference), or as lanes of one step; auto is batched."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to train; auto takes a GPU if there is one."""
+    precision: Literal["auto", "fp32", "tf32", "bf16"] = "auto"
+    """Arithmetic of the models (parameters stay in 32 bits); auto is tf32 on a GPU, fp32 on a CPU."""
 
 
 @dataclass(frozen=True, kw_only=True)

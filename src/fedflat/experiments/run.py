@@ -48,6 +48,7 @@ class Training:
     def __init__(self, experiment: Experiment, assembly: Assembly, folder: RunFolder | None) -> None:
         self.experiment, self.assembly, self.folder = experiment, assembly, folder
         self.engine = ENGINES[pick_engine(experiment)](experiment.method, assembly.task, assembly.feed)
+        self.engine.prepare([self._lengths(r) for r in range(min(experiment.rounds, 50))])
         self.trials: list[Trial] = assembly.trials(experiment)
         self.test = assembly.feed.test()
         self.history: list[dict[str, Any]] = []
@@ -72,8 +73,7 @@ class Training:
     def play_round(self) -> None:
         """One round of every trial."""
         experiment, feed, r = self.experiment, self.assembly.feed, self.round
-        population = len(self.assembly.parts)
-        cohorts = [cohort(trial.seed, r, population, experiment.cohort) for trial in self.trials]
+        population, cohorts = len(self.assembly.parts), self._cohorts(r)
         lr = torch.tensor(experiment.lr * experiment.lr_decay**r, dtype=feed.dtype, device=feed.y.device)
         sgd = SGD(lr, experiment.momentum, experiment.weight_decay)
         play(
@@ -86,19 +86,26 @@ class Training:
             population,
             sgd,
         )
-        self.steps += sum(self._steps(client) for clients in cohorts for client in clients)
+        self.steps += sum(self._lengths(r)) * experiment.method.exchanges
         self.round += 1
+
+    def _cohorts(self, round: int) -> list[list[int]]:
+        """The clients of every seed in a round."""
+        size, population = self.experiment.cohort, len(self.assembly.parts)
+        return [cohort(seed, round, population, size) for seed in self.experiment.seeds]
+
+    def _lengths(self, round: int) -> list[int]:
+        """Steps of every seed's clients in a round."""
+        seeds, clients = self.experiment.seeds, self._cohorts(round)
+        return [
+            n for s, c in zip(seeds, clients, strict=True) for n in self.assembly.feed.lengths([s] * len(c), round, c)
+        ]
 
     def _weights(self, clients: list[int]) -> Tensor:
         """Averaging weights of a cohort, not normalised."""
         sizes = [len(self.assembly.parts[client]) for client in clients]
         values = sizes if self.experiment.weights == "examples" else [1] * len(sizes)
         return torch.tensor(values, dtype=self.assembly.feed.dtype, device=self.assembly.feed.y.device)
-
-    def _steps(self, client: int) -> int:
-        """Local steps a client takes in a round."""
-        e = self.experiment
-        return math.ceil(len(self.assembly.parts[client]) / e.batch_size) * e.local_epochs * e.method.exchanges
 
     def _measure(self) -> None:
         """Evaluate every trial; a loss that is not finite is recorded as null."""
