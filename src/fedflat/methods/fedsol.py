@@ -4,6 +4,8 @@ down w | up w_k − w | client keeps – | server keeps w
 
 ε = ρ Λ ⊙ ∇L_p(w_k; w) / ‖∇L_p(w_k; w)‖,  L_p = KL(softmax(f_w / T) ‖ softmax(f_{w_k} / T))
 direction = ∇f(w_k + ε)
+
+Other proximal terms (Table 4) bring the messages and the state of the methods they come from.
 """
 
 from __future__ import annotations
@@ -11,12 +13,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-import torch
 from torch import Tensor
-from torch.func import grad
 
-from fedflat.method import Method
+from fedflat.method import Cohort, Local, Method
 from fedflat.options import NonNegative, Positive
+from fedflat.proximal import KL, TERMS, Term
+from fedflat.strategies import check_parts, combine, part
 from fedflat.task import Batch, Task
 from fedflat.vectors import unit
 
@@ -38,34 +40,54 @@ class FedSOL(Method):
     """Λ: |w_k − w| normalised per tensor (the paper), along axis 0 (the released code), or 1."""
     perturb: Literal["head", "body", "all"] = "head"
     """Which parameters are perturbed."""
-    temperature: Positive = 3.0
-    """Temperature T of the distributions that the proximal loss compares."""
+    proximal: Literal["kl", "l2", "fednova", "scaffold", "feddyn", "moon"] = "kl"
+    """The proximal term: KL divergence, or another method's (Table 4, with --perturb all)."""
+    temperature: Positive | None = None
+    """Temperature T of the proximal losses kl (3 unless given) and moon (0.5)."""
+    strategy: Literal["A0", "A1", "A2", "A3", "A4", "A5", "A6", "project"] = "A1"
+    """How the term is used: A1 is FedSOL, A5 adds it to the loss, project is eq. 3; the others are Table 12's."""
+    beta: NonNegative = 1.0
+    """Weight β of the proximal loss in strategies A2 to A6."""
+
+    def init_server(self, params: Tensor) -> Any:
+        """As the proximal term's method."""
+        return self._term().init_server(params)
+
+    def init_client(self, params: Tensor) -> Any:
+        """As the proximal term's method."""
+        return self._term().init_client(params)
+
+    def broadcast(self, server: Any) -> Any:
+        """As the proximal term's method."""
+        return self._term().broadcast(server)
 
     def step(self, task: Task, w: Tensor, batch: Batch, msg: Any, client: Any) -> tuple[Tensor, Any]:
         """The gradient at proximally perturbed weights."""
-        teacher = task.logits(msg.params, batch)
-        strength = self.rho * self._scale(task, w - msg.params)
-        if self.perturb == "head":
-            return self._head_step(task, w, batch, teacher, strength), client
-        kept = task.mask("head.", w.device) if self.perturb == "body" else torch.zeros_like(w, dtype=torch.bool)
-        climb = grad(lambda v: self._proximal(task, task.logits(v, batch), teacher, batch))(w)
-        return task.grad(w + strength * unit(torch.where(kept, 0, climb)), batch), client
+        check_parts(task, self.perturb, self.proximal)
+        term, strength = self._term(), self.rho * self._scale(task, w - msg.params)
+        if isinstance(term, KL) and self.perturb == "head" and self.strategy == "A1":
+            return term.head_step(task, w, batch, msg, strength), client
+        direction = combine(
+            self.strategy,
+            local=lambda v: task.grad(v, batch),
+            proximal=lambda v: term.step(task, v, batch, msg, client)[0],
+            climb=lambda g: strength * unit(part(task, self.perturb, g)),
+            w=w,
+            beta=self.beta,
+        )
+        return direction, client
 
-    def _head_step(self, task: Task, w: Tensor, batch: Batch, teacher: Tensor, strength: Tensor) -> Tensor:
-        """One pass through the body serves both losses: only the head is perturbed."""
+    def reply(self, w: Tensor, msg: Any, client: Any, local: Local) -> tuple[Any, Any]:
+        """As the proximal term's method."""
+        return self._term().reply(w, msg, client, local)
 
-        def loss(v: Tensor) -> Tensor:
-            features = task.features(v, batch)
-            fixed = features.detach()
-            climb = grad(lambda u: self._proximal(task, task.head(u, fixed), teacher, batch))(w)
-            return task.cross_entropy(task.head(v + strength * unit(climb), features), batch)
+    def update(self, server: Any, cohort: Cohort) -> Any:
+        """As the proximal term's method."""
+        return self._term().update(server, cohort)
 
-        return grad(loss)(w)
-
-    def _proximal(self, task: Task, logits: Tensor, teacher: Tensor, batch: Batch) -> Tensor:
-        """KL(teacher ‖ student) at temperature T; a factor T² would cancel in the unit vector."""
-        log_q, log_p = (torch.log_softmax(z / self.temperature, -1) for z in (logits, teacher))
-        return task.mean((log_p.exp() * (log_p - log_q)).sum(-1), batch)
+    def _term(self) -> Term:
+        added = self.beta if self.strategy in ("A2", "A3", "A4", "A5", "A6") else 0.0
+        return TERMS[self.proximal](self.temperature, added)
 
     def _scale(self, task: Task, drift: Tensor) -> Tensor:
         """Λ (eq. 7); 0 at w_k = w, where the proximal gradient is 0 and only its rounding noise is not."""
