@@ -3,84 +3,75 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
+from importlib import import_module
 
 from fedflat.errors import UserError, near_miss
+
+COMMANDS = {
+    "run": ("fedflat.commands.train:run_command", "train one method: fedflat run fedsol --rho 2 --rounds 60"),
+    "compare": ("fedflat.commands.train:compare_command", "train several methods: fedflat compare fedavg fedsol:rho=2"),
+    "report": ("fedflat.commands.catalogue:report_command", "write one HTML page about runs: fedflat report runs/*"),
+    "methods": ("fedflat.commands.catalogue:methods_command", "list the methods, their options and what they send"),
+    "cite": ("fedflat.commands.catalogue:cite_command", "print the BibTeX entries of methods"),
+    "data": ("fedflat.cli:data_command", "prepare, list and show data sets"),
+}
+DATA = {
+    "list": ("fedflat.commands.data:list_data", "what is prepared and what can be"),
+    "prepare": ("fedflat.commands.data:prepare_data", "make a set ready: fedflat data prepare cifar10"),
+    "show": (
+        "fedflat.commands.data:show_data",
+        "draw how a partition deals the classes: fedflat data show --alpha 0.1",
+    ),
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the user's mistakes are one line on stderr and exit code 2."""
     words = list(sys.argv[1:] if argv is None else argv)
     try:
-        return _dispatch(words)
+        _dispatch("fedflat", COMMANDS, words)
     except UserError as error:
-        print(f"fedflat: {error}", file=sys.stderr)
-        return 2
+        return _complain(error, 2)
     except KeyboardInterrupt:
-        print("fedflat: interrupted; a run with --out continues with --resume", file=sys.stderr)
-        return 130
+        return _complain("interrupted; a run with --out continues with --resume", 130)
     except BrokenPipeError:
         sys.stderr.close()
-        return 0
-
-
-def _dispatch(words: list[str]) -> int:
-    if not words or words[0] in ("-h", "--help"):
-        print(_usage())
-        return 0
-    if words[0] == "--version":
-        from fedflat import __version__
-
-        print(f"fedflat {__version__}")
-        return 0
-    if words[0] not in COMMANDS:
-        raise UserError(f"command {words[0]}: unknown{near_miss(words[0], COMMANDS)}; see fedflat --help")
-    COMMANDS[words[0]][0](words[1:])
+    except OSError as error:
+        return _complain(error, 1)
     return 0
 
 
-def _usage() -> str:
-    rows = "\n".join(f"  {name:<12} {text}" for name, (_, text) in COMMANDS.items())
+def data_command(words: list[str]) -> None:
+    """fedflat data …"""
+    _dispatch("fedflat data", DATA, words)
+
+
+def _dispatch(prog: str, commands: Mapping[str, tuple[str, str]], words: list[str]) -> None:
+    """Import and call the function of the command that the first word names."""
+    if not words or words[0] in ("-h", "--help"):
+        print(_usage(prog, commands))
+    elif words[0] == "--version":
+        from fedflat import __version__
+
+        print(f"fedflat {__version__}")
+    elif words[0] not in commands:
+        known = f"commands are {', '.join(commands)}"
+        raise UserError(f"{prog} {words[0]}: unknown command{near_miss(words[0], commands)}; {known}")
+    else:
+        module, _, function = commands[words[0]][0].partition(":")
+        getattr(import_module(module), function)(words[1:])
+
+
+def _usage(prog: str, commands: Mapping[str, tuple[str, str]]) -> str:
+    rows = "\n".join(f"  {name:<12} {text}" for name, (_, text) in commands.items())
     return (
-        "usage: fedflat COMMAND ...\n\nFederated learning on heterogeneous data with methods that seek flat minima.\n\n"
-        f"{rows}\n\nfedflat COMMAND --help shows the options of a command."
+        f"usage: {prog} COMMAND ...\n\nFederated learning on heterogeneous data with methods that seek flat minima.\n\n"
+        f"{rows}\n\n{prog} COMMAND --help shows the options of a command."
     )
 
 
-def _run(words: list[str]) -> None:
-    from fedflat.commands.train import run_command
-
-    run_command(words)
-
-
-def _compare(words: list[str]) -> None:
-    from fedflat.commands.train import compare_command
-
-    compare_command(words)
-
-
-def _methods(words: list[str]) -> None:
-    from fedflat.commands.catalogue import methods_command
-
-    methods_command(words)
-
-
-def _cite(words: list[str]) -> None:
-    from fedflat.commands.catalogue import cite_command
-
-    cite_command(words)
-
-
-def _report(words: list[str]) -> None:
-    from fedflat.commands.catalogue import report_command
-
-    report_command(words)
-
-
-COMMANDS: dict[str, tuple[Callable[[list[str]], None], str]] = {
-    "run": (_run, "train one method: fedflat run fedsol --rho 2 --rounds 60"),
-    "compare": (_compare, "train several methods and compare them: fedflat compare fedavg fedsol"),
-    "report": (_report, "write one HTML report of finished or unfinished runs"),
-    "methods": (_methods, "list the methods, their hyper-parameters and what they send"),
-    "cite": (_cite, "print the BibTeX entries of methods"),
-}
+def _complain(problem: object, code: int) -> int:
+    """One line on stderr, whatever the problem's text is made of."""
+    print(f"fedflat: {' '.join(str(problem).split())}", file=sys.stderr)
+    return code

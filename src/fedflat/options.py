@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 from fedflat.errors import UserError, near_miss
@@ -17,20 +19,20 @@ class Range(NamedTuple):
     open: bool = False
 
     def __contains__(self, value: object) -> bool:
-        number = float(value)  # type: ignore[arg-type]
+        number: float = value  # type: ignore[assignment]
         return (self.low < number if self.open else self.low <= number) and number <= self.high
 
     def __str__(self) -> str:
         if self.high < math.inf:
-            return f"must be between {self.low:g}{' (not included)' if self.open else ''} and {self.high:g}"
-        return f"must be {'more than' if self.open else 'at least'} {self.low:g}"
+            return f"must be between {self.low:.10g}{' (not included)' if self.open else ''} and {self.high:.10g}"
+        return f"must be {'more than' if self.open else 'at least'} {self.low:.10g}"
 
 
 Positive = Annotated[float, Range(0, open=True)]
 NonNegative = Annotated[float, Range(0)]
 Fraction = Annotated[float, Range(0, 1)]
-Count = Annotated[int, Range(1)]
-Index = Annotated[int, Range(0)]
+Count = Annotated[int, Range(1, 10**9)]
+Index = Annotated[int, Range(0, 2**32 - 1)]
 
 
 def flag(name: str) -> str:
@@ -43,14 +45,55 @@ def check(options: Any) -> None:
     hints = get_type_hints(type(options), include_extras=True)
     for field in dataclasses.fields(options):
         value = getattr(options, field.name)
-        if dataclasses.is_dataclass(value):
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
             check(value)
         elif problem := _problem(hints[field.name], value):
-            raise UserError(f"{flag(field.name)} {_show(value)}: {problem}")
+            raise UserError(f"{' '.join([flag(field.name), *show(value)])}: {problem}")
 
 
-def _show(value: Any) -> str:
-    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+def show(value: Any) -> list[str]:
+    """A value as the words that stand for it on the command line."""
+    items = value if isinstance(value, tuple | list) else [value]
+    return ["none" if item is None else str(item) for item in items]
+
+
+def read(hint: Any, words: Sequence[str]) -> Any:
+    """The value of type `hint` that `words` stand for; words that stand for none are left for `check` to refuse."""
+    if get_origin(hint) is tuple:
+        return tuple(read(get_args(hint)[0], [word]) for word in words)
+    if len(words) != 1:
+        return tuple(words)
+    readings = [value for kind in kinds(hint) if (value := _read(kind, words[0])) is not _NOTHING]
+    return readings[0] if readings else words[0]
+
+
+def kinds(hint: Any) -> list[Any]:
+    """The plain types and allowed values that a type is made of: int | None → int, None."""
+    parts = get_args(hint)
+    if get_origin(hint) is Annotated:
+        return kinds(parts[0])
+    if get_origin(hint) is Literal:
+        return list(parts)
+    return [kind for part in parts for kind in kinds(part)] if parts else [hint]
+
+
+_NOTHING = object()
+_READERS: dict[Any, Callable[[str], Any]] = {
+    int: int,
+    float: float,
+    str: str,
+    bool: lambda word: {"true": True, "false": False}[word.lower()],
+    Path: lambda word: Path(word) if word else _NOTHING,
+    type(None): lambda word: {"none": None}[word.lower()],
+}
+
+
+def _read(kind: Any, word: str) -> Any:
+    """`word` as a value of a plain type or as the allowed value `kind`, _NOTHING where it is neither."""
+    try:
+        return _READERS[kind](word) if kind in _READERS else kind if str(kind) == word else _NOTHING
+    except (ValueError, KeyError):
+        return _NOTHING
 
 
 def _problem(hint: Any, value: Any) -> str:
@@ -62,21 +105,28 @@ def _problem(hint: Any, value: Any) -> str:
     if origin is Literal:
         return "" if value in args else f"must be one of {', '.join(map(str, args))}{near_miss(str(value), args)}"
     if origin is tuple:
-        problems = (_problem(args[0], item) for item in value) if isinstance(value, tuple) else iter(["must be a list"])
-        return next((problem for problem in problems if problem), "")
+        problems = [_problem(args[0], item) for item in value] if isinstance(value, tuple) else ["must be a list"]
+        return next(filter(None, problems), "")
     if args:  # a union: fine if any member is
         problems = [_problem(arg, value) for arg in args]
         return min(problems, key=bool) if "" in problems else problems[0]
     return "" if _is(hint, value) else f"must be {_KINDS.get(hint, hint)}"
 
 
-_KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "empty"}
+_KINDS = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "text",
+    Path: "a path",
+    type(None): "none",
+}
 
 
 def _is(hint: Any, value: Any) -> bool:
     """isinstance with numbers as users write them: 1 is a float, True is no int, NaN is no number."""
     if isinstance(value, bool):
-        return hint is bool
+        return hint in (bool, Any)
     if hint is float:
-        return isinstance(value, int | float) and not math.isnan(value)
+        return isinstance(value, int | float) and value == value
     return hint is Any or isinstance(value, hint)

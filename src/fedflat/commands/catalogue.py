@@ -42,17 +42,22 @@ def describe(name: str, cls: type[Method]) -> dict[str, Any]:
     method = cls()
     sent = traffic(method, torch.zeros(MODEL))
     lines = (inspect.getdoc(inspect.getmodule(cls)) or "").splitlines()
-    keeps = next((line for line in lines if line.startswith("down ")), "")
     return {
         "name": name,
         "class": cls.__name__,
-        "paper": lines[0] if len(lines) and "(" in lines[0] else inspect.getdoc(cls),
+        "paper": summary_line(cls),
         "hyperparameters": {f.name: _plain(getattr(method, f.name)) for f in dataclasses.fields(method)},
         "models_down": round(sent.down / MODEL / 4, 2),
         "models_up": round(sent.up / MODEL / 4, 2),
         "client_keeps_models": round(sent.kept / MODEL / 4, 2),
-        "messages": keeps,
+        "messages": next((line for line in lines if line.startswith("down ")), ""),
     }
+
+
+def summary_line(cls: type[Method]) -> str:
+    """Name, paper and idea of a method, as its file begins; else what the class says."""
+    first, own = ((inspect.getdoc(o) or "").partition("\n")[0] for o in (inspect.getmodule(cls), cls))
+    return first if "(" in first else own
 
 
 def _plain(value: Any) -> Any:

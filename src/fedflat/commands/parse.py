@@ -1,62 +1,76 @@
-"""Words of the command line to typed options, with tyro; its error boxes become one line."""
+"""Words of the command line to typed options: tyro finds the flags and writes the help, `options` reads and checks."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import io
-import os
-import re
-from collections.abc import Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-import yaml
-
-from fedflat.errors import UserError
-from fedflat.experiments.config import find_method, method_from_dict
+from fedflat.errors import UserError, near_miss
+from fedflat.experiments.config import find_method
 from fedflat.experiments.experiment import Setting
 from fedflat.method import Method
+from fedflat.options import check, flag, kinds, read, show
 
 T = TypeVar("T")
 
 
-def parse(options: type[T], words: Sequence[str], prog: str, default: T | None = None) -> T:
+def parse(options: type[T], words: Sequence[str], prog: str, default: T | None = None, about: str | None = None) -> T:
     """The dataclass `options` filled from `words`; nested dataclasses are groups of flags without prefix."""
     import tyro
 
-    if any(word in ("-h", "--help") for word in words):
-        os.environ.setdefault("COLUMNS", "110")
-    errors = io.StringIO()
-    extra = {} if default is None else {"default": default}
+    registry = tyro.constructors.ConstructorRegistry()
+    registry.primitive_rule(_rule)
     markers = (tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff)
-    try:
-        with contextlib.redirect_stderr(errors):
-            return tyro.cli(options, prog=prog, args=list(words), config=markers, **extra)
-    except SystemExit as stop:
-        if not stop.code:
-            raise
-        raise UserError(_one_line(errors.getvalue())) from None
+    extra = {} if default is None else {"default": default}
+    cli: Any = tyro.cli  # its overloads do not know that `default` is of the type of `options`
+    values, rest = cli(
+        options,
+        prog=prog,
+        description=about,
+        args=list(words),
+        config=markers,
+        registry=registry,
+        return_unknown_args=True,
+        **extra,
+    )
+    if rest:
+        raise UserError(f"{rest[0]}: unknown option{near_miss(rest[0], _flags(values))}; see {prog} --help")
+    check(values)
+    return values
 
 
-def _one_line(box: str) -> str:
-    """tyro's message without frame, title and help: what was wrong, and the flag that was probably meant."""
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", box)
-    sections = _sections(plain)
-    what = " ".join(sections[0]) if sections else "the options could not be read"
-    meant = next((re.findall(r"--[\w-]+", " ".join(s)) for s in sections[1:] if s[0].startswith("Perhaps")), [])
-    return re.sub(r"\s+", " ", what).rstrip(".") + (f" (did you mean {meant[0]}?)" if meant else "")
+def _rule(info: Any) -> Any:
+    """How tyro shows and reads a field: never refusing, so that `check` explains what is wrong."""
+    import tyro
+
+    if info.type is bool or dataclasses.is_dataclass(info.type):
+        return None
+    return tyro.constructors.PrimitiveConstructorSpec(
+        nargs="*",
+        metavar=_metavar(info.type),
+        instance_from_str=lambda words: read(info.type, words),
+        is_instance=lambda value: True,
+        str_from_instance=show,
+    )
 
 
-def _sections(plain: str) -> list[list[str]]:
-    """The blocks between the horizontal rules of a box, without its title."""
-    sections: list[list[str]] = [[]]
-    for line in plain.splitlines()[1:]:
-        text = line.strip(" │|╰╯")
-        if text and not set(text) - set("─-"):
-            sections.append([])
-        elif text:
-            sections[-1].append(text)
-    return [section for section in sections if section]
+def _metavar(hint: Any) -> str:
+    """What help shows for a value: FLOAT, {a,b} or INT ..."""
+    if get_origin(hint) is tuple:
+        return _metavar(get_args(hint)[0]) + " ..."
+    shown = [kind for kind in kinds(hint) if kind is not type(None)]
+    if get_origin(hint) is Literal:
+        return "{" + ",".join(map(str, shown)) + "}"
+    names = {str: "TEXT"}
+    return "|".join(names.get(kind, getattr(kind, "__name__", str(kind)).upper()) for kind in shown)
+
+
+def _flags(options: Any) -> Iterator[str]:
+    """Every flag of a dataclass and those nested in it."""
+    for field in dataclasses.fields(options):
+        value = getattr(options, field.name)
+        yield from _flags(value) if dataclasses.is_dataclass(value) else [flag(field.name)]
 
 
 def cli_setting() -> type[Setting]:
@@ -71,17 +85,31 @@ def method_spec(spec: str) -> Method:
     """A method from NAME, NAME:rho=2,beta=10 or WRAPPER+NAME:rho=2."""
     outer, _, inner = spec.partition("+")
     name, _, pairs = outer.partition(":")
-    values: dict[str, Any] = {"name": name}
-    for pair in filter(None, pairs.split(",")):
-        key, equals, value = pair.partition("=")
-        if not equals:
-            raise UserError(f"method {spec}: '{pair}' must look like name=value, for example fedsol:rho=2")
-        values[key] = yaml.safe_load(value)
-    if inner:
-        if "inner" not in {f.name for f in dataclasses.fields(find_method(name))}:
-            raise UserError(f"method {spec}: {name} cannot be put around another method; see fedflat methods")
-        return dataclasses.replace(method_from_dict(values), inner=method_spec(inner))  # type: ignore[call-arg]
-    return method_from_dict(values)
+    cls = find_method(name)
+    hints = get_type_hints(cls, include_extras=True)
+    own = {f.name: hints[f.name] for f in dataclasses.fields(cls)}
+    values: dict[str, Any] = dict(_assignment(spec, pair, own) for pair in pairs.split(",") if pair)
+    if inner and "inner" not in own:
+        raise UserError(f"method {spec}: {name} cannot be put around another method; see fedflat methods")
+    method = cls(**values, **({"inner": method_spec(inner)} if inner else {}))
+    try:
+        check(method)
+    except UserError as error:
+        raise UserError(f"method {spec}: {error}") from None
+    return method
+
+
+def _assignment(spec: str, pair: str, hints: dict[str, Any]) -> tuple[str, Any]:
+    """One name=value of a method's spec."""
+    name, equals, value = pair.partition("=")
+    if not equals:
+        raise UserError(f"method {spec}: '{pair}' must look like name=value, for example fedsol:rho=2")
+    key = name.replace("-", "_")
+    if key not in hints or key == "inner":
+        known = [name for name in hints if name != "inner"]
+        allowed = f"its hyper-parameters are {', '.join(known)}" if known else "it has no hyper-parameters"
+        raise UserError(f"method {spec}: no hyper-parameter '{name}'{near_miss(name, known)}; {allowed}")
+    return key, read(hints[key], [value])
 
 
 def leading(words: Sequence[str]) -> tuple[list[str], list[str]]:

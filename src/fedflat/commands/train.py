@@ -5,16 +5,20 @@ from __future__ import annotations
 import dataclasses
 import re
 import time
+from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from fedflat.commands.catalogue import summary_line
 from fedflat.commands.parse import cli_setting, leading, method_spec, parse
 from fedflat.errors import UserError
-from fedflat.experiments.config import load
+from fedflat.experiments.config import dump, load, method_to_dict
 from fedflat.experiments.experiment import Experiment, Setting
 from fedflat.experiments.result import Result
 from fedflat.experiments.run import run
 from fedflat.method import Method
+from fedflat.methods import METHODS
 from fedflat.options import Fraction
 
 
@@ -25,9 +29,9 @@ class Files:
     config: Path | None = None
     """YAML file with options; flags override it."""
     out: Path | None = None
-    """Folder for the results (default: runs/METHOD-DATE-TIME)."""
+    """Folder for the results; runs/METHOD-DATE-TIME unless given."""
     resume: bool = False
-    """Continue an interrupted run in the folder given by --out."""
+    """Continue what was interrupted in the folder given by --out."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -43,43 +47,42 @@ def run_command(words: list[str]) -> None:
     names, flags = leading(words)
     if len(names) > 1:
         raise UserError(f"run {' '.join(names)}: give one method; several are for fedflat compare")
+    if not names and not _asks(flags, "--config", "--help", "-h"):
+        raise UserError(f"run: name a method first, for example fedflat run fedsol; methods are {', '.join(METHODS)}")
     base = _from_file(flags)
-    method = method_spec(names[0]) if names else base.method
-    if names and type(method) is type(base.method) and ":" not in names[0]:
-        method = base.method
-    options = _parse(method, base, Files, flags, f"fedflat run {names[0] if names else 'METHOD'}")
-    experiment = _experiment(options.method, method, options.setting)
-    out = options.files.out or Path("runs") / f"{_slug(names[0] if names else 'run')}-{time.strftime('%Y%m%d-%H%M%S')}"
-    result = train(experiment, out, options.files.resume, type(method).__name__)
-    write_report([out], out / "report.html")
-    from fedflat.report.table import print_table
-
-    print_table([(type(method).__name__, result)])
-    print(f"results in {out}, report in {out / 'report.html'}")
+    method = _method(names[0], base.method) if names else base.method
+    known = f"Train one method: {', '.join(METHODS)}. fedflat run METHOD --help shows its own flags as well."
+    about = f"Train {summary_line(type(method))}" if names else known
+    prog = f"fedflat run {names[0] if names else 'METHOD'}"
+    options = _parse(method, base, Files, flags, prog, about)
+    values = {f.name: getattr(options.method, f.name) for f in dataclasses.fields(method)}
+    experiment = _experiment(dataclasses.replace(method, **values), options.setting)
+    label = names[0] if names else method_to_dict(method)["name"]
+    out = _out(options.files, label)
+    result = train(experiment, out, options.files.resume, label)
+    _show([(label, result)], [out], out / "report.html", 0.8)
 
 
 def compare_command(words: list[str]) -> None:
     """Train several methods under the same setting."""
     names, flags = leading(words)
-    if not names and "--help" not in flags and "-h" not in flags:
+    if not names and not _asks(flags, "--help", "-h"):
         raise UserError("compare: name the methods first, for example fedflat compare fedavg fedsol:rho=2")
     if len(set(names)) < len(names):
         raise UserError(f"compare {' '.join(names)}: every method may appear once")
     base = _from_file(flags)
-    methods = {name: method_spec(name) for name in names}
-    options = _parse(None, base, Comparison, flags, "fedflat compare METHOD METHOD ...")
-    experiments = {name: _experiment(None, method, options.setting) for name, method in methods.items()}
-    for experiment in experiments.values():
-        experiment.check()
-    out = options.files.out or Path("runs") / f"compare-{time.strftime('%Y%m%d-%H%M%S')}"
+    methods = [method_spec(name) for name in names]
+    about = f"Train several methods (NAME or NAME:rho=2,...) and compare them: {', '.join(METHODS)}."
+    options = _parse(None, base, Comparison, flags, "fedflat compare METHOD METHOD ...", about)
+    out, resume = _out(options.files, "compare"), options.files.resume
+    folders = [out / _slug(name) for name in names]
+    experiments = [_experiment(method, options.setting) for method in methods]
+    done = [_finished(e, folder, resume) for e, folder in zip(experiments, folders, strict=True)]
     results = [
-        (name, _one_of_many(e, out / _slug(name), options.files.resume, name)) for name, e in experiments.items()
+        (name, result or train(experiment, folder, resume, name))
+        for name, experiment, folder, result in zip(names, experiments, folders, done, strict=True)
     ]
-    from fedflat.report.table import print_table
-
-    write_report([out / _slug(name) for name in names], out / "report.html", options.files.target)
-    print_table(results, options.files.target)
-    print(f"report in {out / 'report.html'}")
+    _show(results, folders, out / "report.html", options.files.target)
 
 
 def train(experiment: Experiment, out: Path, resume: bool, label: str) -> Result:
@@ -90,64 +93,91 @@ def train(experiment: Experiment, out: Path, resume: bool, label: str) -> Result
         return run(experiment, out, resume, bar.update)
 
 
-def _one_of_many(experiment: Experiment, out: Path, resume: bool, label: str) -> Result:
-    """A comparison that is resumed keeps the methods it has finished."""
-    from fedflat.report.runs import read_run
+def _show(results: list[tuple[str, Result]], runs: list[Path], page: Path, target: float) -> None:
+    """Write the report, where the packages that draw it are installed, and print the table."""
+    from fedflat.report.table import print_table
 
-    if resume and (out / "result.json").exists():
-        return read_run(out).result_object()
-    return train(experiment, out, resume, label)
-
-
-def write_report(runs: list[Path], path: Path, target: float = 0.8) -> None:
-    """The HTML report, where the packages that draw it are installed."""
+    print_table(results, target)
     try:
         from fedflat.report.page import report
     except ImportError as missing:
-        print(f"no report: {missing.name} is not installed; fedflat report RUN writes it later")
+        print(f"results in {page.parent}; no report, {missing.name} is not installed (fedflat report writes it later)")
         return
-    report(runs, path, target)
+    report(runs, page, target)
+    print(f"results in {page.parent}, report in {page}")
+
+
+def _finished(experiment: Experiment, folder: Path, resume: bool) -> Result | None:
+    """The result that a resumed comparison keeps; refuses early what could not be trained or kept."""
+    from fedflat.report.runs import read_run
+
+    experiment.check()
+    config = folder / "config.yaml"
+    if not config.exists():
+        return None
+    if not resume:
+        raise UserError(f"--out {folder.parent}: already holds {folder.name}; add --resume or choose another folder")
+    if config.read_text(encoding="utf-8") != dump(experiment):
+        raise UserError(f"--out {folder}: belongs to another configuration; choose another folder")
+    return read_run(folder).result_object() if (folder / "result.json").exists() else None
+
+
+def _asks(flags: Iterable[str], *wanted: str) -> bool:
+    """Whether one of these flags is given."""
+    return any(word.partition("=")[0] in wanted for word in flags)
 
 
 def _from_file(flags: list[str]) -> Experiment:
     """The experiment of --config, or the defaults."""
-    for number, word in enumerate(flags):
-        if word == "--config" and number + 1 < len(flags):
-            return load(Path(flags[number + 1]))
+    for word, value in pairwise([*flags, ""]):
+        if word == "--config" and value:
+            return load(Path(value))
         if word.startswith("--config="):
             return load(Path(word.removeprefix("--config=")))
     return Experiment()
 
 
-def _parse(method: Method | None, base: Experiment, files: type[Files], flags: list[str], prog: str) -> Any:
+def _method(spec: str, base: Method) -> Method:
+    """The method a spec names, with the hyper-parameters of the config file where it is the file's method."""
+    method = method_spec(spec)
+    return base if type(method) is type(base) and ":" not in spec and "+" not in spec else method
+
+
+def _parse(method: Method | None, base: Experiment, files: type[Files], flags: list[str], prog: str, about: str) -> Any:
     """Flags for the method, the setting and the files, with `base` as defaults."""
     setting = cli_setting()
     values = {f.name: getattr(base, f.name) for f in dataclasses.fields(Setting)}
     fields: list[Any] = [("setting", setting, setting(**values)), ("files", files, files())]
     if method is not None:
-        fields.insert(0, ("method", _without_inner(type(method)), _flat(method)))
+        own = _flags_only(type(method))
+        values = {f.name: getattr(method, f.name) for f in dataclasses.fields(method)}
+        fields.insert(0, ("method", own, own(**values)))
     options = dataclasses.make_dataclass("Options", fields, frozen=True)
-    return parse(options, flags, prog, options())
+    return parse(options, flags, prog, options(), about)
 
 
-def _without_inner(cls: type[Method]) -> Any:
-    """The method's own hyper-parameters; a wrapped method is given on the command line as WRAPPER+METHOD."""
-    own: list[Any] = [(f.name, f.type, f) for f in dataclasses.fields(cls) if f.name != "inner"]
-    if len(own) == len(dataclasses.fields(cls)):
+def _flags_only(cls: type[Method]) -> Any:
+    """The method's type without flags for a wrapped method, which the command line writes as WRAPPER+METHOD."""
+    import tyro
+
+    if "inner" not in {f.name for f in dataclasses.fields(cls)}:
         return cls
-    return dataclasses.make_dataclass(cls.__name__, own, namespace={"__doc__": cls.__doc__}, frozen=True)
+    hidden: list[Any] = [("inner", Annotated[Method, tyro.conf.Suppress, tyro.conf.Fixed], dataclasses.field())]
+    return dataclasses.make_dataclass(
+        cls.__name__, hidden, bases=(cls,), namespace={"__doc__": cls.__doc__}, frozen=True
+    )
 
 
-def _flat(method: Method) -> Any:
-    cls = _without_inner(type(method))
-    return cls(**{f.name: getattr(method, f.name) for f in dataclasses.fields(cls)})
-
-
-def _experiment(flags: Any, method: Method, setting: Setting) -> Experiment:
+def _experiment(method: Method, setting: Setting) -> Experiment:
     """The experiment that the parsed flags describe."""
-    if flags is not None:
-        method = dataclasses.replace(method, **{f.name: getattr(flags, f.name) for f in dataclasses.fields(flags)})
     return Experiment(method=method, **{f.name: getattr(setting, f.name) for f in dataclasses.fields(Setting)})
+
+
+def _out(files: Files, name: str) -> Path:
+    """The folder to write to."""
+    if files.resume and files.out is None:
+        raise UserError("--resume: needs --out, the folder of the run to continue")
+    return files.out or Path("runs") / f"{_slug(name)}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 
 def _slug(name: str) -> str:

@@ -19,7 +19,7 @@ def colour(number: int) -> str:
 def learning_curves(runs: Sequence[Run], key: str, title: str) -> dict[str, Any]:
     """Mean over seeds of `key` against the round, with a band of one standard deviation."""
     traces = [trace for number, run in enumerate(runs) for trace in _curve(run, key, colour(number))]
-    axes = {"xaxis": {"title": {"text": "round"}}, "yaxis": {"title": {"text": title}}}
+    axes: dict[str, dict[str, Any]] = {"xaxis": {"title": {"text": "round"}}, "yaxis": {"title": {"text": title}}}
     if key == "accuracy":
         axes["yaxis"]["tickformat"] = ".0%"
     return {"data": traces, "layout": axes}
