@@ -92,7 +92,7 @@ class RunFolder:
         """Replace the checkpoint."""
         named = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
         temporary = self.checkpoint.with_name("state.tmp")
-        save_file(named, temporary, metadata={"crc": str(_checksum(named))})
+        save_file(named, temporary, metadata={"crc": str(checksum(named))})
         os.replace(temporary, self.checkpoint)
 
     def load(self) -> dict[str, Tensor] | None:
@@ -102,7 +102,7 @@ class RunFolder:
         try:
             with safe_open(self.checkpoint, "pt") as file:
                 named = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-                intact = (file.metadata() or {}).get("crc") == str(_checksum(named))
+                intact = (file.metadata() or {}).get("crc") == str(checksum(named))
         except (SafetensorError, OSError, ValueError):
             intact = False
         if not intact:
@@ -114,7 +114,7 @@ class RunFolder:
         write_atomically(self.path / "result.json", json.dumps(result, indent=2) + "\n")
 
 
-def _checksum(named: Mapping[str, Tensor]) -> int:
+def checksum(named: Mapping[str, Tensor]) -> int:
     """CRC-32 over names and bytes."""
     crc = 0
     for name in sorted(named):
