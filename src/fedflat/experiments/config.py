@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
+from torch import Tensor, nn
 
+from fedflat.data.dataset import Dataset
+from fedflat.engine.folder import checksum
 from fedflat.errors import UserError, near_miss
 from fedflat.experiments.experiment import Experiment, Setting
 from fedflat.method import Method
@@ -29,8 +33,8 @@ def method_from_dict(data: Any, where: str = "method") -> Method:
     if not isinstance(data, Mapping) or "name" not in data:
         raise UserError(f"{where}: must be a method's name or a mapping with the key 'name'")
     cls = find_method(str(data["name"]))
-    values = {name: value for name, value in data.items() if name != "name"}
-    _known(values, (f.name for f in dataclasses.fields(cls)), f"{where} {data['name']}")
+    values = {name: tuple(v) if isinstance(v, list) else v for name, v in data.items() if name != "name"}
+    _known(values, [f.name for f in dataclasses.fields(cls)], f"{where} {data['name']}")
     inner = {name: method_from_dict(v, f"{where}.{name}") for name, v in values.items() if isinstance(v, Mapping)}
     return cls(**{**values, **inner})
 
@@ -43,35 +47,59 @@ def find_method(name: str) -> type[Method]:
 
 
 def to_dict(experiment: Experiment) -> dict[str, Any]:
-    """Everything about an experiment as plain values; own data and models appear by name and size."""
+    """Everything about an experiment as plain values; own data and models appear by name and checksum."""
     values = {f.name: getattr(experiment, f.name) for f in dataclasses.fields(Setting)}
     plain = {name: list(v) if isinstance(v, tuple) else v for name, v in values.items()}
-    for name in ("dataset", "model"):
-        if not isinstance(plain[name], str):
-            plain[name] = f"own:{getattr(plain[name], 'name', type(plain[name]).__name__)}"
-    return {"method": method_to_dict(experiment.method), **plain}
+    own = {name: _own(plain[name]) for name in ("dataset", "model") if not isinstance(plain[name], str)}
+    return {"method": method_to_dict(experiment.method), **plain, **own}
+
+
+def _own(value: Any) -> str:
+    """own:NAME-CHECKSUM, so that a folder is only resumed with the data and the initial model it was begun with."""
+    if isinstance(value, Dataset):
+        fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+        tensors = {name: v for name, v in fields.items() if isinstance(v, Tensor)}
+        return f"own:{value.name}-{checksum(tensors):08x}"
+    if isinstance(value, nn.Module):
+        return f"own:{type(value).__name__}-{checksum({n: p.detach().cpu() for n, p in value.named_parameters()}):08x}"
+    return f"own:{getattr(value, '__name__', type(value).__name__)}"
 
 
 def from_dict(data: Any, where: str) -> Experiment:
     """The experiment a mapping describes; unknown keys are refused."""
     if not isinstance(data, Mapping):
         raise UserError(f"{where}: must be a mapping of options, such as 'rounds: 60'")
-    _known(data, (f.name for f in dataclasses.fields(Experiment)), where)
+    _known(data, [f.name for f in dataclasses.fields(Experiment)], where)
     values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in data.items()}
     if "method" in values:
         values["method"] = method_from_dict(values["method"], f"{where}: method")
     return Experiment(**values)
 
 
+class _Loader(yaml.SafeLoader):
+    """Safe YAML that also takes 1e-3 for a number."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), "-+0123456789"
+)
+
+
 def load(path: Path) -> Experiment:
     """The experiment in a YAML file."""
+    where = f"--config {path}"
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        data = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except OSError as error:
-        raise UserError(f"--config {path}: {error.strerror or error}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"--config {path}: not valid YAML ({' '.join(str(error).split())})") from None
-    return from_dict(data, f"--config {path}")
+        raise UserError(f"{where}: {error.strerror or error}") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise UserError(f"{where}: not valid YAML ({error})") from None
+    experiment = from_dict(data, where)
+    try:
+        experiment.check()
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from None
+    return experiment
 
 
 def dump(experiment: Experiment) -> str:
@@ -79,9 +107,9 @@ def dump(experiment: Experiment) -> str:
     return yaml.safe_dump(to_dict(experiment), sort_keys=False, allow_unicode=True)
 
 
-def _known(data: Mapping[str, Any], known: Any, where: str) -> None:
+def _known(data: Iterable[Any], known: list[str], where: str) -> None:
     """Refuse keys that no option has."""
-    known = list(known)
     for key in data:
         if key not in known:
-            raise UserError(f"{where}: unknown key '{key}'{near_miss(str(key), known)}")
+            allowed = f"allowed are {', '.join(known)}" if known else "none are allowed"
+            raise UserError(f"{where}: unknown key '{key}'{near_miss(str(key), known)}; {allowed}")

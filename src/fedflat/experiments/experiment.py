@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+from torch import nn
+
+from fedflat.data.dataset import Dataset
 from fedflat.errors import UserError
 from fedflat.method import Method
 from fedflat.methods.fedavg import FedAvg
-from fedflat.options import Count, Fraction, Index, NonNegative, Positive, check
+from fedflat.options import Count, Fraction, Index, NonNegative, Positive, Range, check
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +44,7 @@ class Setting:
     """Samples per local step; the last batch of an epoch may be smaller."""
     lr: Positive = 0.05
     """Clients' learning rate in the first round."""
-    lr_decay: Positive = 1.0
+    lr_decay: Annotated[float, Range(0, 1, open=True)] = 1.0
     """Factor on the learning rate after each round."""
     momentum: Fraction = 0.0
     """Clients' momentum, reset every round."""
@@ -76,6 +79,10 @@ class Experiment(Setting):
     def check(self) -> None:
         """Raise UserError for the first option that cannot be used."""
         check(self)
+        if not isinstance(self.dataset, str | Dataset):
+            raise UserError(f"--dataset {self.dataset}: must be a name or a fedflat.Dataset")
+        if not isinstance(self.model, str | nn.Module) and not callable(self.model):
+            raise UserError(f"--model {self.model}: must be a name, an nn.Module or a function that builds one")
         if not self.seeds:
             raise UserError("--seeds: give at least one seed, for example --seeds 0 1 2")
         if len(set(self.seeds)) < len(self.seeds):

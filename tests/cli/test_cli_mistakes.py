@@ -1,0 +1,150 @@
+"""Every mistake is one line that names the option, its value and what is allowed; exit code 2, no traceback."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedflat.cli import main
+
+FLAGS = [
+    ("run", "method first", "fedsol"),
+    ("rnu fedsol", "rnu", "did you mean run?"),
+    ("run fedsool", "fedsool", "did you mean fedsol?", "fedavg"),
+    ("run fedavg fedsol", "fedavg fedsol", "one method"),
+    ("run fedavg --alpha -1", "--alpha", "-1", "at least 0"),
+    ("run fedavg --alpha nan", "--alpha", "nan", "a number"),
+    ("run fedavg --cohort 21", "--cohort 21", "20"),
+    ("run fedavg --cohort 0", "--cohort 0", "between 1 and"),
+    ("run fedavg --clients 2000", "2000"),
+    ("run fedavg --clients 99999999999999999999", "--clients 99999999999999999999", "between 1 and"),
+    ("run fedavg --rounds abc", "--rounds abc", "a whole number"),
+    ("run fedavg --rounds 1.5", "--rounds 1.5", "a whole number"),
+    ("run fedavg --rounds 0", "--rounds 0", "between 1 and"),
+    ("run fedavg --rounds", "--rounds", "a whole number"),
+    ("run fedavg --rounds 3 4", "--rounds 3 4", "a whole number"),
+    ("run fedavg --lr fast", "--lr fast", "a number"),
+    ("run fedavg --lr 0", "--lr 0", "more than 0"),
+    ("run fedavg --lr-decay 1.5", "--lr-decay 1.5", "between 0 (not included) and 1"),
+    ("run fedavg --momentum 2", "--momentum 2", "between 0 and 1"),
+    ("run fedavg --batch-size -8", "--batch-size -8", "between 1 and"),
+    ("run fedavg --seeds 1 1", "--seeds 1 1", "once"),
+    ("run fedavg --seeds -1", "--seeds -1", "between 0 and"),
+    ("run fedavg --seeds 99999999999999999999", "--seeds 99999999999999999999", "between 0 and 4294967295"),
+    ("run fedavg --seeds", "--seeds", "at least one"),
+    ("run fedavg --cohrt 3", "--cohrt", "did you mean --cohort?", "fedflat run fedavg --help"),
+    ("run fedavg --rho 3", "--rho", "unknown option"),
+    ("run fedavg --dataset digit", "digit", "did you mean digits?"),
+    ("run fedavg --dataset npz:nowhere.npz", "nowhere.npz"),
+    ("run fedavg --model digits-cn", "digits-cn", "did you mean digits-cnn?"),
+    ("run fedavg --partition dirichlett", "--partition dirichlett", "did you mean dirichlet?", "shards"),
+    ("run fedavg --partition natural", "natural"),
+    ("run fedavg --engine turbo", "--engine turbo", "sequential"),
+    ("run fedavg --config", "--config", "a path"),
+    ("run fedavg --config missing.yaml", "--config missing.yaml", "No such file"),
+    ("run fedavg --resume", "--resume", "--out"),
+    ("run fedsol:rho", "fedsol:rho", "name=value"),
+    ("run fedsol:rho=abc", "fedsol:rho=abc", "a number"),
+    ("run fedsol:foo=1", "foo", "rho"),
+    ("run fedsol:rh=1", "rh", "did you mean rho?"),
+    ("run fedavg+fedsol", "fedavg+fedsol", "around"),
+    ("run fedsol --rho -2", "--rho -2", "at least 0"),
+    ("run fedsol --lam tensr", "--lam tensr", "did you mean tensor?"),
+    ("compare", "fedflat compare fedavg"),
+    ("compare fedavg fedavg", "fedavg fedavg", "once"),
+    ("compare fedavg --target 1.5", "--target 1.5", "between 0 and 1"),
+    ("compare fedavg fedgloss --cohort 50", "--cohort 50", "20"),
+    ("cite fedsool", "fedsool", "did you mean fedsol?"),
+    ("methods --jsn", "--jsn", "did you mean --json?"),
+    ("report", "run folder"),
+    ("report nowhere", "nowhere"),
+    ("data shwo", "shwo", "did you mean show?"),
+    ("data show --alpha -1", "--alpha -1", "at least 0"),
+    ("data prepare", "name one data set"),
+    ("data prepare cifar11", "cifar11", "did you mean cifar10?"),
+]
+
+
+@pytest.mark.parametrize("words", FLAGS, ids=lambda case: case[0])
+def test_flags(words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    _refused(main(words[0].split()), capsys.readouterr(), words[1:])
+    assert not list(tmp_path.iterdir()), "a refused command leaves nothing behind"
+
+
+FILES = [
+    ("round: 3", "unknown key 'round'", "did you mean rounds?"),
+    ("rounds: many", "--rounds many", "a whole number"),
+    ("rounds: [3]", "--rounds 3", "a whole number"),
+    ("seeds: 3", "--seeds 3", "a list"),
+    ("alpha: .nan", "--alpha nan", "a number"),
+    ("rounds: " + "9" * 5000, "not valid YAML"),
+    ("rounds: {a: [", "not valid YAML"),
+    ("- rounds", "mapping"),
+    ("", "mapping"),
+    ("dataset: 5", "--dataset 5"),
+    ("model: [a]", "--model"),
+    ("method: fedsool", "fedsool", "did you mean fedsol?"),
+    ("method: {rho: 2}", "'name'"),
+    ("method: {name: fedsol, rhoo: 2}", "unknown key 'rhoo'", "did you mean rho?"),
+    ("method: {name: fedsol, rho: big}", "--rho big", "a number"),
+    ("method: {name: fedavg, rho: 1}", "unknown key 'rho'"),
+    ("method: {name: fedavgm, inner: 3}", "inner"),
+]
+
+
+@pytest.mark.parametrize("case", FILES, ids=lambda case: case[0][:40])
+def test_yaml(case: tuple[str, ...], tmp_path: Path, capsys) -> None:
+    file = tmp_path / "broken.yaml"
+    file.write_text(case[0])
+    code = main(["run", "fedavg", "--config", str(file), "--out", str(tmp_path / "run")])
+    _refused(code, capsys.readouterr(), case[1:])
+    assert not (tmp_path / "run").exists()
+
+
+def test_yaml_that_is_no_text(tmp_path: Path, capsys) -> None:
+    file = tmp_path / "binary.yaml"
+    file.write_bytes(b"\xff\xfe\x00rounds")
+    _refused(main(["run", f"--config={file}"]), capsys.readouterr(), (str(file), "not valid YAML"))
+
+
+def test_folders_that_cannot_be_used(tmp_path: Path, capsys) -> None:
+    (tmp_path / "file").write_text("mine")
+    for out, said in [("file", "is a file"), ("file/below", "file/below")]:
+        code = main(["run", "fedavg", "--rounds", "1", "--out", str(tmp_path / out)])
+        _refused(code, capsys.readouterr(), (f"--out {tmp_path / out}", said))
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_folder_that_may_not_be_written(capsys) -> None:
+    _refused(
+        main(["run", "fedavg", "--rounds", "1", "--out", "/proc/fedflat"]),
+        capsys.readouterr(),
+        ("--out /proc/fedflat", "cannot be written"),
+    )
+
+
+@pytest.mark.parametrize(
+    "words", ["run fedsool", "run fedavg --alpha -1", "run fedavg --cohort 21 --out never", "compare fedsol:rho"]
+)
+def test_process(words: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "fedflat", *words.split()], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("fedflat: ")
+    assert done.stderr.count("\n") == 1
+    assert not done.stdout
+
+
+def _refused(code: int, output: tuple[str, str], said: tuple[str, ...]) -> None:
+    out, err = output
+    assert code == 2
+    assert err.startswith("fedflat: ")
+    assert err.count("\n") == 1
+    assert not out
+    for words in said:
+        assert words in err
