@@ -5,6 +5,7 @@ from __future__ import annotations
 from fedflat.method import Method
 from fedflat.methods.fedasam import FedASAM
 from fedflat.methods.fedavg import FedAvg
+from fedflat.methods.fedbabu import FedBABU
 from fedflat.methods.feddyn import FedDyn
 from fedflat.methods.fedgamma import FedGAMMA
 from fedflat.methods.fedgf import FedGF
@@ -19,6 +20,7 @@ from fedflat.methods.fedspeed import FedSpeed
 from fedflat.methods.mofedsam import MoFedSAM
 from fedflat.methods.moon import MOON
 from fedflat.methods.naivefedgloss import NaiveFedGloSS
+from fedflat.methods.perfedavg import PerFedAvg
 from fedflat.methods.scaffold import SCAFFOLD
 from fedflat.wrappers import Averaged, ServerAdagrad, ServerAdam, ServerMomentum, ServerYogi
 
@@ -45,6 +47,8 @@ METHODS: dict[str, type[Method]] = {
     "fedgf": FedGF,
     "fedgloss": FedGloSS,
     "naivefedgloss": NaiveFedGloSS,
+    "perfedavg": PerFedAvg,
+    "fedbabu": FedBABU,
 }
 
 __all__ = ["METHODS", *(method.__name__ for method in METHODS.values())]

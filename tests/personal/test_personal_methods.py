@@ -1,0 +1,115 @@
+"""Per-FedAvg and FedBABU: what they change of FedAvg, and nothing else."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from fedflat.data.dataset import Augment, Dataset
+from fedflat.data.feed import Feed
+from fedflat.engine import ENGINES
+from fedflat.engine.rounds import Trial, play
+from fedflat.errors import UserError
+from fedflat.local import SGD
+from fedflat.method import Message, Method
+from fedflat.methods.fedavg import FedAvg
+from fedflat.methods.fedbabu import FedBABU
+from fedflat.methods.perfedavg import PerFedAvg
+from fedflat.models.mlp import mlp
+from fedflat.task import Batch, Task
+
+SIZES = (11, 7, 1, 9)
+
+
+@pytest.fixture(scope="module")
+def problem():
+    torch.manual_seed(0)
+    model, n = mlp((5, 1, 1), 3).double(), sum(SIZES)
+    data = Dataset("random", torch.randn(n, 5, 1, 1), torch.randint(3, (n,)), torch.zeros(1, 5), torch.zeros(1), 3)
+    feed = Feed(data, np.split(np.arange(n), np.cumsum(SIZES)[:-1]), 4, 2, Augment(), dtype=torch.float64)
+    task = Task(model)
+    return task, task.flatten(dict(model.named_parameters())).detach(), feed
+
+
+def train(method: Method, problem, weight_decay: float, engine: str = "sequential") -> Trial:
+    task, w, feed = problem
+    trial, runner = Trial(0, method, w), ENGINES[engine](method, task, feed)
+    sgd = SGD(torch.tensor(0.1, dtype=torch.float64), 0.9, weight_decay)
+    for r, cohort in enumerate([[0, 2], [1, 3], [2, 1]]):
+        play(method, runner, [trial], r, [cohort], [torch.ones(2, dtype=torch.float64)], len(SIZES), sgd)
+    return trial
+
+
+@pytest.mark.parametrize("engine", ["sequential", "batched"])
+def test_fedbabu_leaves_the_head_alone_in_spite_of_weight_decay(problem, engine):
+    task, w, _ = problem
+    end, head = train(FedBABU(), problem, 0.1, engine).server.params, task.mask("head.")
+    assert torch.equal(end[head], w[head])
+    assert (end != w)[~head].all()
+
+
+def test_fedbabu_trains_the_body_as_if_the_head_were_a_constant(problem):
+    """The same numbers as a model whose head is no parameter at all."""
+    task, w, feed = problem
+
+    class Frozen(Task):
+        def logits(self, v, batch):
+            return super().logits(torch.where(self.mask("head."), w, v), batch)
+
+    constant = Frozen(task.model)
+    end = train(FedAvg(), (constant, w, feed), 0.1).server.params
+    body = ~task.mask("head.")
+    assert torch.allclose(train(FedBABU(), problem, 0.1).server.params[body], end[body], atol=1e-14)
+
+
+def test_fedbabu_finds_a_head_that_is_not_last(problem):
+    class HeadFirst(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head, self.features = (
+                torch.nn.Linear(4, 3),
+                torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(5, 4)),
+            )
+
+        def forward(self, x):
+            return self.head(self.features(x))
+
+    model = HeadFirst().double()
+    task = Task(model)
+    w = task.flatten(dict(model.named_parameters())).detach()
+    end, head = train(FedBABU(), (task, w, problem[2]), 0.1).server.params, task.mask("head.")
+    assert torch.equal(end[head], w[head])
+    assert (end != w)[~head].any()
+
+
+def test_fedbabu_needs_a_head():
+    task = Task(torch.nn.Linear(5, 3))
+    with pytest.raises(UserError, match="fedbabu: the model has no parts"):
+        FedBABU().step(task, torch.zeros(task.size), None, None, None)
+
+
+def test_perfedavg_takes_the_gradient_after_a_step_on_other_samples(problem):
+    task, w, feed = problem
+    x, y, yes = feed.x.double(), feed.y, torch.ones(3, dtype=torch.bool)
+    batch = Batch(x[:6], y[:6], torch.ones(6, dtype=torch.bool), None)
+    first, second = Batch(x[0:6:2], y[0:6:2], yes, None), Batch(x[1:6:2], y[1:6:2], yes, None)
+    direction, _ = PerFedAvg(inner_lr=0.3).step(task, w, batch, Message(w), ())
+    adapted = w - 0.3 * task.grad(w, first)
+    assert torch.allclose(direction, task.grad(adapted, second), atol=1e-15)
+
+
+def test_perfedavg_of_one_sample_uses_it_twice(problem):
+    task, w, feed = problem
+    mask = torch.tensor([True, False, False, False])
+    padded = Batch(feed.x[:4].double(), feed.y[:4], mask, None)
+    direction, _ = PerFedAvg(inner_lr=0.3).step(task, w, padded, Message(w), ())
+    g = task.grad(w, padded)
+    assert torch.allclose(direction, task.grad(w - 0.3 * g, padded), atol=1e-15)
+    assert direction.abs().max() > 0.01
+
+
+@pytest.mark.parametrize("method", [PerFedAvg(inner_lr=0.1), FedBABU()])
+def test_engines_agree_on_ragged_clients(problem, method):
+    one, two = (train(method, problem, 0.01, engine).server.params for engine in ("sequential", "batched"))
+    assert (one - two).abs().max() < 1e-10
