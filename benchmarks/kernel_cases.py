@@ -1,0 +1,94 @@
+"""The layers whose convolutions benchmarks/kernels.py measures, their operands, and the tile sizes to try."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedflat.kernels import tiles
+from fedflat.kernels.tiles import Tiles
+
+OPERATORS = ("conv", "input_grad", "weight_grad")
+DTYPES = {"bf16": torch.bfloat16, "tf32": torch.float32}
+DEVICE = "cuda"
+BUILT_IN = tiles.PROGRAMS
+
+
+class Layer(NamedTuple):
+    """One convolution of a model, with square images and filters."""
+
+    name: str
+    lanes: int
+    batch: int
+    channels: int
+    size: int
+    outputs: int
+    kernel: int
+    padding: int
+
+    @property
+    def out(self) -> int:
+        return self.size + 2 * self.padding - self.kernel + 1
+
+    @property
+    def flop(self) -> float:
+        return 2.0 * self.lanes * self.batch * self.out**2 * self.outputs * self.channels * self.kernel**2
+
+
+LAYERS = (
+    Layer("fedavg 32→64", 10, 50, 32, 16, 64, 5, 2),
+    Layer("fedavg 3→32", 10, 50, 3, 32, 32, 5, 2),
+    Layer("lenet 64→64", 5, 64, 64, 14, 64, 5, 0),
+    Layer("lenet 3→64", 5, 64, 3, 32, 64, 5, 0),
+    Layer("pfl 32→64", 50, 10, 32, 30, 64, 3, 0),
+    Layer("pfl 3→32", 50, 10, 3, 32, 32, 3, 0),
+)
+
+
+class Operands(NamedTuple):
+    x: Tensor
+    w: Tensor
+    b: Tensor
+    g: Tensor
+
+
+def operands(layer: Layer, dtype: str) -> Operands:
+    """Random tensors laid out as in training: channels-last but for the first layer; filters in rows of [L, P]."""
+    kind = {"device": DEVICE, "dtype": DTYPES[dtype]}
+    count = layer.outputs * layer.channels * layer.kernel**2
+    first = layer.channels <= 4
+    shape = (layer.channels, layer.size, layer.size) if first else (layer.size, layer.size, layer.channels)
+    x = torch.randn(layer.lanes, layer.batch, *shape, **kind)
+    flat = torch.randn(layer.lanes, count + layer.outputs, **kind)
+    w = flat[:, :count].unflatten(1, (layer.outputs, layer.channels, layer.kernel, layer.kernel))
+    g = torch.randn(layer.lanes, layer.batch, layer.out, layer.out, layer.outputs, **kind).permute(0, 1, 4, 2, 3)
+    return Operands(x if first else x.permute(0, 1, 4, 2, 3), w, flat[:, count:], g)
+
+
+def candidates(layer: Layer, operator: str, dtype: str) -> Iterator[tuple[int, Tiles | None]]:
+    """(programs of the weight gradient, tiles): the built-in choice first."""
+    yield BUILT_IN, None
+    scale = 2 if dtype == "tf32" else 1
+    if operator == "weight_grad":
+        n, k = tiles.power(layer.outputs, 16, 64), tiles.power(layer.kernel**2 * max(4, layer.channels), 16, 256)
+        shapes = [(64, 128, 4, 4), (64, 128, 8, 3), (64, 256, 8, 3), (128, 128, 8, 2), (32, 256, 4, 4)]
+        yield from ((BUILT_IN, Tiles(m // scale, n, min(e, k), w, s)) for m, e, w, s in shapes)
+        yield from ((p, Tiles(64 // scale, n, min(128, k), 4, 3)) for p in (256, 1024))
+        return
+    depth, n = (layer.outputs, layer.channels) if operator == "input_grad" else (layer.channels, layer.outputs)
+    few = [(128, 128, 4, 1), (128, 64, 4, 2), (128, 32, 4, 3), (256, 32, 8, 3), (64, 128, 4, 1)]
+    many = [(128, 32, 4, 4), (128, 64, 4, 3), (128, 64, 4, 4), (256, 64, 8, 3), (256, 32, 8, 4), (64, 64, 4, 4)]
+    for m, k, w, s in few if depth <= 4 else many:
+        yield BUILT_IN, Tiles(m, tiles.power(n, 16, 64), k // scale, w, s)
+
+
+def rows() -> Iterator[tuple[Layer, str, str]]:
+    """Every operator to measure; the first layer of a model needs no gradient of its input."""
+    for dtype in DTYPES:
+        for layer in LAYERS:
+            for operator in OPERATORS:
+                if layer.channels > 4 or operator != "input_grad":
+                    yield layer, operator, dtype

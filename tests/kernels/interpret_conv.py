@@ -1,0 +1,65 @@
+"""The Triton convolution kernels on small problems against F.conv2d in float64; needs TRITON_INTERPRET=1."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedflat.kernels import conv_launch
+from fedflat.kernels.tiles import Tiles
+
+
+class Case(NamedTuple):
+    """One convolution, with small tiles where several blocks are to be met."""
+
+    lanes: int
+    batch: int
+    channels: int
+    outputs: int
+    kernel: int
+    padding: int
+    bias: bool
+    tiles: Tiles | None = None
+
+
+SMALL = Tiles(16, 16, 16, 4, 2)
+CASES = [
+    Case(3, 2, 3, 5, 5, 2, True),
+    Case(1, 1, 3, 8, 5, 0, False),
+    Case(3, 1, 8, 16, 3, 0, True),
+    Case(2, 3, 16, 20, 3, 1, True, SMALL),
+    Case(1, 2, 32, 17, 3, 2, False, SMALL),
+    Case(2, 2, 5, 16, 3, 0, False, SMALL),
+]
+
+
+def reference(x: Tensor, w: Tensor, b: Tensor | None, g: Tensor | None, padding: int) -> tuple[Tensor, ...]:
+    """y and the gradients of Σ g · y with respect to x and w, in float64."""
+    x, w = (t.detach().double().requires_grad_() for t in (x, w))
+    biases = [None] * len(x) if b is None else b.double()
+    y = torch.stack([F.conv2d(*lane, padding=padding) for lane in zip(x, w, biases, strict=True)])
+    return y.detach(), *(torch.autograd.grad(y, (x, w), g.double()) if g is not None else ())
+
+
+def check(case: Case) -> None:
+    """conv, input_grad and weight_grad of one case, from images of two layouts."""
+    size, k, p = (7, 6), case.kernel, [case.padding, case.padding]
+    x = torch.randn(case.lanes, case.batch, *size, case.channels).permute(0, 1, 4, 2, 3)
+    flat = torch.randn(case.lanes, case.outputs * case.channels * k * k + 7)
+    w = flat[:, 7:].unflatten(1, (case.outputs, case.channels, k, k))
+    b = torch.randn(case.lanes, case.outputs) if case.bias else None
+    y = conv_launch.conv(x.contiguous(), w, b, p, case.tiles)
+    g = torch.randn(y.shape)
+    got = (y, conv_launch.input_grad(g, w, size, p, case.tiles), conv_launch.weight_grad(g, x, (k, k), p, case.tiles))
+    for name, a, r in zip(("conv", "input_grad", "weight_grad"), got, reference(x, w, b, g, case.padding), strict=True):
+        error = float((a - r).norm() / r.norm())
+        assert error < 1e-6, f"{name} {case}: relative error {error}"  # NaN fails too
+
+
+if __name__ == "__main__":
+    torch.manual_seed(0)
+    for case in CASES:
+        check(case)

@@ -1,0 +1,133 @@
+"""The convolution over lanes against F.conv2d and its gradients: fallbacks, traced, and the Triton kernels."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from fedflat.kernels import LaneConv2d, conv2d, lanes, use_lane_ops
+
+HOW = {
+    "plain": ((1, 1), (0, 0), (1, 1), 1),
+    "padded": ((1, 1), (2, 1), (1, 1), 1),
+    "strided": ((2, 1), (1, 1), (1, 1), 1),
+    "dilated": ((1, 1), (2, 2), (2, 2), 1),
+    "grouped": ((1, 1), (1, 1), (1, 1), 2),
+}
+
+
+def problem(groups: int, count: int = 3, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor]:
+    """Images, filters that are views of one flat matrix, biases."""
+    generator = torch.Generator().manual_seed(count + groups)
+    x = torch.randn(count, 2, 4, 7, 6, generator=generator, dtype=dtype)
+    size = 6 * (4 // groups) * 9
+    flat = torch.randn(count, size + 11, generator=generator, dtype=dtype)
+    return x, flat[:, :size].view(count, 6, 4 // groups, 3, 3), flat[:, size : size + 6]
+
+
+def gradients(conv, x: Tensor, w: Tensor, b: Tensor | None, how, dims=0) -> tuple[Tensor, ...]:
+    """∇ of Σ sin(conv(x, w, b)) with respect to every tensor, lane by lane."""
+    given = (x, w) if b is None else (x, w, b)
+
+    def loss(*given: Tensor) -> Tensor:
+        return conv(*given, *(() if len(given) == 3 else (None,)), *how).sin().sum()
+
+    return vmap(grad(loss, tuple(range(len(given)))), in_dims=dims)(*given)
+
+
+@pytest.mark.parametrize("how", HOW.values(), ids=HOW)
+@pytest.mark.parametrize("bias", [True, False])
+def test_gradients_under_vmap_are_those_of_conv2d(how, bias):
+    x, w, b = problem(how[3])
+    got = gradients(conv2d, x, w, b if bias else None, how)
+    expected = gradients(F.conv2d, x, w, b if bias else None, how)
+    torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("dims", [(0, None, None), (None, 0, 0), (0, None, 0), (0, 0, None)])
+def test_tensors_may_be_shared_by_all_lanes(dims):
+    given = [t if d == 0 else t[0] for t, d in zip(problem(1), dims, strict=True)]
+    got, expected = (gradients(conv, *given, HOW["padded"], dims=dims) for conv in (conv2d, F.conv2d))
+    torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-10)
+
+
+def test_float32_agrees_within_rounding():
+    x, w, b = problem(1, dtype=torch.float32)
+    got = gradients(conv2d, x, w, b, HOW["padded"])
+    expected = gradients(F.conv2d, x.double(), w.double(), b.double(), HOW["padded"])
+    torch.testing.assert_close(got, tuple(t.float() for t in expected), rtol=1e-4, atol=1e-4)
+
+
+def test_second_derivatives_exist():
+    x, w, _ = problem(1, count=1)
+    how = HOW["padded"]
+
+    def curved(conv):
+        return grad(lambda x, w: grad(lambda w: conv(x, w, None, *how).sin().sum())(w).square().sum(), (0, 1))
+
+    torch.testing.assert_close(curved(conv2d)(x[0], w[0]), curved(F.conv2d)(x[0], w[0]), rtol=1e-9, atol=1e-9)
+
+
+def test_without_vmap_the_backward_pass_matches_too():
+    x, w, b = (t[0].clone().requires_grad_() for t in problem(1))
+    assert torch.autograd.gradcheck(lambda *t: conv2d(*t, *HOW["strided"]), (x, w, b))
+
+
+@pytest.mark.parametrize("mode", ["real", "fake"])
+def test_a_traced_step_has_one_operator_for_each_pass(mode):
+    x, w, b = problem(1)
+    step = make_fx(lambda *given: gradients(conv2d, *given, HOW["padded"]), tracing_mode=mode)(x, w, b)
+    names = [str(n.target) for n in step.graph.nodes if "fedflat" in str(n.target)]
+    assert names == ["fedflat.lane_conv.default", "fedflat.lane_conv_input_grad.default",
+                     "fedflat.lane_conv_weight_grad.default"]  # fmt: skip
+    torch.testing.assert_close(step(x, w, b), gradients(F.conv2d, x, w, b, HOW["padded"]), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("how", HOW.values(), ids=HOW)
+def test_grouped_convolutions_equal_the_loop_over_lanes(how):
+    x, w, b = problem(how[3])
+    y = lanes.conv(x, w, b, *how)
+    torch.testing.assert_close(lanes.grouped_conv(x, w, b, *how), y)
+    torch.testing.assert_close(lanes.grouped_input_grad(y, w, [7, 6], *how), lanes.input_grad(y, w, [7, 6], *how))
+    torch.testing.assert_close(lanes.grouped_weight_grad(y, x, [3, 3], *how), lanes.weight_grad(y, x, [3, 3], *how))
+
+
+@pytest.mark.parametrize("how", HOW.values(), ids=HOW)
+def test_fake_tensors_have_the_shapes_and_strides_of_real_ones(how):
+    x, w, b = problem(how[3])
+    y = lanes.conv(x, w, b, *how)
+    pairs = [
+        (y, lanes.empty_conv(x, w, b, *how)),
+        (lanes.input_grad(y, w, [7, 6], *how), lanes.empty_input_grad(y, w, [7, 6], *how)),
+        (lanes.weight_grad(y, x, [3, 3], *how), lanes.empty_weight_grad(y, x, [3, 3], *how)),
+    ]
+    assert [(a.shape, a.stride()) for a, _ in pairs] == [(a.shape, a.stride()) for _, a in pairs]
+
+
+def test_a_model_keeps_its_parameters_and_function():
+    model = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 2, 3, padding="same"), nn.Flatten())
+    fast = use_lane_ops(model)
+    kinds = [type(m) for m in fast]
+    assert kinds == [LaneConv2d, nn.ReLU, nn.Conv2d, nn.Flatten]
+    assert type(model[0]) is nn.Conv2d
+    x = torch.randn(2, 3, 5, 5)
+    torch.testing.assert_close(functional_call(fast, dict(model.named_parameters()), x), model(x))
+
+
+@pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
+def test_triton_kernels_in_the_interpreter():
+    """In a process of its own: the interpreter is chosen when Triton is imported."""
+    environment = os.environ | {"TRITON_INTERPRET": "1"}
+    script = Path(__file__).with_name("interpret_conv.py")
+    done = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
