@@ -57,7 +57,8 @@ def _dispatch(prog: str, commands: Mapping[str, tuple[str, str]], words: list[st
         print(f"fedflat {__version__}")
     elif words[0] not in commands:
         known = f"commands are {', '.join(commands)}"
-        raise UserError(f"{prog} {words[0]}: unknown command{near_miss(words[0], commands)}; {known}")
+        name = f"{prog} {words[0]}".removeprefix("fedflat ")
+        raise UserError(f"{name}: unknown command{near_miss(words[0], commands)}; {known}")
     else:
         module, _, function = commands[words[0]][0].partition(":")
         getattr(import_module(module), function)(words[1:])

@@ -12,5 +12,5 @@ class UserError(ValueError):
 
 def near_miss(word: str, known: Iterable[str]) -> str:
     """' (did you mean X?)' where a known word is close, else ''."""
-    close = difflib.get_close_matches(word, list(known), n=1)
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.7)
     return f" (did you mean {close[0]}?)" if close else ""

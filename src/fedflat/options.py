@@ -110,7 +110,7 @@ def _problem(hint: Any, value: Any) -> str:
     if args:  # a union: fine if any member is
         problems = [_problem(arg, value) for arg in args]
         return min(problems, key=bool) if "" in problems else problems[0]
-    return "" if _is(hint, value) else f"must be {_KINDS.get(hint, hint)}"
+    return "" if _is(hint, value) else f"must be {_KINDS.get(hint, hint.__name__)}"
 
 
 _KINDS = {

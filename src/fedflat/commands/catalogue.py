@@ -17,7 +17,7 @@ from fedflat.experiments.config import find_method
 from fedflat.experiments.traffic import traffic
 from fedflat.method import Method
 from fedflat.methods import METHODS
-from fedflat.options import Fraction, flag
+from fedflat.options import Fraction
 
 MODEL = 10_000  # parameters of the model on which communication is counted
 
@@ -65,15 +65,17 @@ def _plain(value: Any) -> Any:
 
 
 def _table(rows: list[dict[str, Any]]) -> None:
+    from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("method", "paper", "hyper-parameters", "down", "up", "kept", title="in multiples of the model")
+    table = Table("method", "paper", "hyper-parameters", "down", "up", "kept", box=SIMPLE_HEAD)
     for row in rows:
-        options = " ".join(f"{flag(name)} {value}" for name, value in row["hyperparameters"].items())
+        options = " ".join(f"{name}={value}" for name, value in row["hyperparameters"].items() if name != "inner")
         sizes = (f"{row[key]:g}" for key in ("models_down", "models_up", "client_keeps_models"))
         table.add_row(row["name"], row["paper"].split(":")[0], options, *sizes)
-    Console().print(table)
+    notes = "down, up: sent to and by a client in a round, kept: by a client between rounds; in multiples of the model"
+    Console().print(table, notes, sep="\n", highlight=False)
 
 
 def cite_command(words: list[str]) -> None:

@@ -60,7 +60,7 @@ def prepare_data(words: list[str]) -> None:
     names, flags = leading(words)
     options = parse(PrepareOptions, flags, "fedflat data prepare NAME")
     if len(names) != 1:
-        raise UserError(f"data prepare {' '.join(names)}: name one data set; fedflat data list shows them")
+        raise UserError(f"{' '.join(['data prepare', *names])}: name one data set; fedflat data list shows them")
     prepare_command(names[0], options.source, options.cache)
 
 

@@ -13,7 +13,7 @@ class Bar:
     """Shows one training; `update` fits `fedflat.run(watch=...)`."""
 
     def __init__(self, label: str, rounds: int) -> None:
-        console = Console(stderr=True)
+        self.label, console = label, Console(stderr=True)
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),

@@ -1,0 +1,76 @@
+"""Help, methods, cite and data: every option is explained with its default."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from fedflat.cli import COMMANDS, DATA, main
+from fedflat.experiments.experiment import Setting
+from fedflat.methods import METHODS
+from fedflat.options import flag
+
+
+def printed(words: str, capsys: pytest.CaptureFixture[str]) -> str:
+    try:
+        code = main(words.split())
+    except SystemExit as stop:
+        code = int(stop.code or 0)
+    assert code == 0
+    output = capsys.readouterr()
+    assert not output.err
+    return output.out
+
+
+def test_usage_names_every_command(capsys) -> None:
+    assert printed("--help", capsys) == printed("", capsys)
+    assert all(re.search(rf"^  {name} ", printed("", capsys), re.M) for name in COMMANDS)
+    assert all(re.search(rf"^  {name} ", printed("data", capsys), re.M) for name in DATA)
+    assert printed("--version", capsys).startswith("fedflat ")
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, *(f"data {name}" for name in DATA)])
+def test_every_command_has_help(command: str, capsys) -> None:
+    assert f"usage: fedflat {command}" in printed(f"{command} --help", capsys)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_help_explains_every_option(name: str, capsys) -> None:
+    text = re.sub(r"[│\s]+", " ", printed(f"run {name} --help", capsys))
+    own = [f.name for f in dataclasses.fields(METHODS[name]) if f.name != "inner"]
+    for option in [*own, *(f.name for f in dataclasses.fields(Setting)), "config", "out", "resume"]:
+        found = re.search(rf"(--no-{option}|{flag(option)}) .*?\(default: ", text.replace("_", "-"))
+        assert found, option
+        assert len(found.group()) > len(option) + 25, f"{option} is not explained"
+
+
+def test_methods_as_json(capsys) -> None:
+    rows = {row["name"]: row for row in json.loads(printed("methods --json", capsys))}
+    assert rows.keys() == METHODS.keys()
+    assert rows["fedsol"]["hyperparameters"]["rho"] == 2.0
+    sent = {name: (row["models_down"], row["models_up"], row["client_keeps_models"]) for name, row in rows.items()}
+    assert (sent["fedavg"], sent["fedgf"], sent["fedgloss"]) == ((1, 1, 0), (2, 1, 0), (1, 1, 1))
+
+
+def test_methods_as_table(capsys) -> None:
+    table = printed("methods", capsys)
+    assert all(name in table for name in METHODS)
+    assert "rho=2" in table
+
+
+def test_cite(capsys) -> None:
+    text = printed("cite fedsol fedgloss fedsol", capsys)
+    assert text.count("@inproceedings{") == 2
+    assert "{FedSOL}" in text
+    assert all(printed(f"cite {name}", capsys).startswith("@") for name in METHODS)
+
+
+def test_data(tmp_path: Path, capsys) -> None:
+    assert "digits" in printed(f"data list --cache {tmp_path}", capsys)
+    picture = tmp_path / "parts.png"
+    assert str(picture) in printed(f"data show --clients 5 --alpha 0.1 --out {picture}", capsys).replace("\n", "")
+    assert picture.read_bytes().startswith(b"\x89PNG")

@@ -1,0 +1,133 @@
+"""fedflat run and compare: what they print, what they leave, and that both can be repeated."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from fedflat.cli import main
+from fedflat.report.progress import Bar
+
+SMALL = shlex.split(
+    "--rounds 4 --clients 4 --cohort 2 --partition iid --model mlp --local-epochs 1 --engine sequential"
+)
+FIELDS = shlex.split("""method seeds final_accuracy_per_seed final_accuracy last10_accuracy_per_seed last10_accuracy rounds seconds
+client_steps_per_second bytes_down_per_client_round bytes_up_per_client_round diverged""")
+
+
+def metrics(folder: Path) -> list[dict[str, object]]:
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    return [{name: v for name, v in json.loads(line).items() if name != "seconds"} for line in lines]
+
+
+def test_run_leaves_a_folder(tmp_path: Path, capsys) -> None:
+    out = tmp_path / "run"
+    assert main(["run", "fedsol", "--rho", "0.5", *SMALL, "--seeds", "3", "4", "--out", str(out)]) == 0
+    assert {path.name for path in out.iterdir()} == {
+        "config.yaml",
+        "metrics.jsonl",
+        "result.json",
+        "checkpoint",
+        "report.html",
+    }
+    result = json.loads((out / "result.json").read_text())
+    assert set(FIELDS) <= result.keys()
+    assert (result["method"], result["seeds"], result["rounds"], result["diverged"]) == ("fedsol", [3, 4], 4, False)
+    assert result["final_accuracy"] == pytest.approx(sum(result["final_accuracy_per_seed"]) / 2)
+    assert result["bytes_up_per_client_round"] == 4 * result["parameters"]
+    config = yaml.safe_load((out / "config.yaml").read_text())
+    assert config["method"] == {**config["method"], "name": "fedsol", "rho": 0.5}
+    printed = capsys.readouterr()
+    assert str(out / "report.html") in printed.out
+    assert not printed.err, "quiet when not on a terminal"
+
+
+def test_config_is_rerunnable_and_flags_override_it(tmp_path: Path) -> None:
+    first, second, third = (tmp_path / name for name in ("first", "second", "third"))
+    assert main(["run", "fedgf", "--rho", "0.3", *SMALL, "--seeds", "1", "--out", str(first)]) == 0
+    again = ["run", "--config", str(first / "config.yaml"), "--out"]
+    assert main([*again, str(second)]) == 0
+    assert metrics(second) == metrics(first)
+    assert (second / "config.yaml").read_bytes() == (first / "config.yaml").read_bytes()
+    assert main([*again, str(third), "--rho", "0.4", "--rounds", "2"]) == 0
+    changed = yaml.safe_load((third / "config.yaml").read_text())
+    assert (changed["method"]["rho"], changed["rounds"], changed["seeds"]) == (0.4, 2, [1])
+
+
+def test_numbers_in_yaml_as_people_write_them(tmp_path: Path) -> None:
+    file, out = tmp_path / "own.yaml", tmp_path / "run"
+    file.write_text("lr: 1e-2\nalpha: 1\nmethod: {name: fedsam, rho: 5e-2}\n")
+    assert main(["run", "fedsam", "--config", str(file), *SMALL, "--out", str(out)]) == 0
+    config = yaml.safe_load((out / "config.yaml").read_text())
+    assert (config["lr"], config["method"]["rho"]) == (0.01, 0.05)
+
+
+def test_default_folder_is_named_after_the_method(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", "fedavg", *SMALL]) == 0
+    (out,) = (tmp_path / "runs").iterdir()
+    assert re.fullmatch(r"fedavg-\d{8}-\d{6}", out.name)
+
+
+def test_compare_goes_on_after_divergence(tmp_path: Path, capsys) -> None:
+    out = tmp_path / "both"
+    specs = ["fedsol:rho=1", "fedsol:rho=1e30,lam=fixed", "fedavg"]
+    assert main(["compare", *specs, *SMALL, "--out", str(out), "--target", "0.5"]) == 0
+    results = {path.parent.name: json.loads(path.read_text()) for path in out.glob("*/result.json")}
+    diverged = {name: result["diverged"] for name, result in results.items()}
+    assert diverged == {"fedsol-rho=1": False, "fedsol-rho=1e30-lam=fixed": True, "fedavg": False}
+    table = capsys.readouterr().out
+    for words in (*specs[:2], "fedavg", "rounds to 50%", "diverged: seed 0", str(out / "report.html"), "±"):
+        assert words in table
+    page = (out / "report.html").read_text()
+    assert all(name in page for name in results)
+
+
+def test_resumed_comparison_keeps_finished_methods(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    out, words = tmp_path / "both", ["compare", "fedavg", "fedgloss", *SMALL, "--checkpoint-every", "1"]
+
+    def update(bar: Bar, round: int, rows: object) -> None:
+        if round == 2 and bar.label == "fedgloss":
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Bar, "update", update)
+        assert main([*words, "--out", str(out)]) == 130
+    kept = {path.name: path.read_bytes() for path in (out / "fedavg").iterdir() if path.is_file()}
+    assert main([*words, "--out", str(out)]) == 2
+    assert "--resume" in capsys.readouterr().err
+    assert main([*words, "--out", str(out), "--resume", "--lr", "0.9"]) == 2
+    assert "another configuration" in capsys.readouterr().err
+    assert main([*words, "--out", str(out), "--resume"]) == 0
+    assert {path.name: path.read_bytes() for path in (out / "fedavg").iterdir() if path.is_file()} == kept
+    assert main(["run", "fedgloss", *SMALL, "--checkpoint-every", "1", "--out", str(tmp_path / "whole")]) == 0
+    assert metrics(out / "fedgloss") == metrics(tmp_path / "whole")
+
+
+def test_progress_bar_on_a_terminal(tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    words = [sys.executable, "-m", "fedflat", "run", "fedavg", *SMALL, "--out", str(tmp_path / "run")]
+    process = subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=theirs, env=os.environ | {"TERM": "xterm", "COLUMNS": "100"}
+    )
+    os.close(theirs)
+    seen = b""
+    while True:
+        try:
+            chunk = os.read(ours, 4096)
+        except OSError:  # the other end is closed
+            break
+        seen += chunk
+    assert process.wait() == 0
+    os.close(ours)
+    text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", seen.decode())
+    assert re.search(r"fedavg .*4/4 accuracy [\d.]+% +loss [\d.]+ +[\d.]+ rounds/s", text)

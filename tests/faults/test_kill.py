@@ -1,0 +1,90 @@
+"""A run killed at any moment continues and ends bit-identical to one that was never interrupted."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+RUN = shlex.split("run fedgloss --rounds 16 --local-epochs 1 --seeds 0 1 --checkpoint-every 3 --warmup 6")
+
+
+def start(out: Path, *more: str) -> subprocess.Popen[str]:
+    words = [sys.executable, "-m", "fedflat", *RUN, "--out", str(out), *more]
+    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ)
+
+
+def wait_until_running(process: subprocess.Popen[str], out: Path, lines: int) -> None:
+    """Until the run has written so many metrics, or config.yaml for none."""
+    metrics = out / "metrics.jsonl"
+    while process.poll() is None:
+        if lines == 0 and (out / "config.yaml").exists():
+            return
+        if lines and metrics.exists() and metrics.read_bytes().count(b"\n") >= lines:
+            return
+        time.sleep(0.002)
+
+
+def rows(out: Path) -> list[dict[str, object]]:
+    """Metrics without what the clock wrote."""
+    lines = (out / "metrics.jsonl").read_text().splitlines()
+    return [{name: v for name, v in json.loads(line).items() if name != "seconds"} for line in lines]
+
+
+def assert_same(one: Path, other: Path) -> None:
+    assert rows(one) == rows(other)
+    states = [load_file(out / "checkpoint" / "state.safetensors") for out in (one, other)]
+    assert states[0].keys() == states[1].keys()
+    for name in states[0].keys() - {"counters"}:
+        assert torch.equal(states[0][name], states[1][name]), name
+    results = [json.loads((out / "result.json").read_text()) for out in (one, other)]
+    for timed in ("seconds", "client_steps_per_second"):
+        assert results[0].pop(timed) > 0 < results[1].pop(timed)
+    assert results[0] == results[1]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The uninterrupted run."""
+    out = tmp_path_factory.mktemp("whole") / "run"
+    process = start(out)
+    _, err = process.communicate()
+    assert process.returncode == 0, err
+    return out
+
+
+def test_killed_again_and_again(whole: Path, tmp_path: Path) -> None:
+    out, chance = tmp_path / "run", random.Random(os.getpid())
+    moments = [0, *sorted(chance.sample(range(2, 28), 2))]
+    for lines in moments:
+        process = start(out, "--resume")
+        wait_until_running(process, out, lines)
+        time.sleep(chance.uniform(0, 0.05))
+        process.kill()
+        _, err = process.communicate()
+        assert process.returncode in (-signal.SIGKILL, 0), (moments, err)
+    if not (out / "result.json").exists():
+        process = start(out, "--resume")
+        _, err = process.communicate()
+        assert process.returncode == 0, (moments, err)
+    assert_same(whole, out)
+
+
+def test_interrupted_from_the_keyboard(tmp_path: Path) -> None:
+    process, out = start(tmp_path / "run"), tmp_path / "run"
+    wait_until_running(process, out, 2)
+    process.send_signal(signal.SIGINT)
+    printed, err = process.communicate()
+    assert process.returncode == 130
+    assert err == "fedflat: interrupted; a run with --out continues with --resume\n"
+    assert not printed

@@ -1,0 +1,134 @@
+"""A folder that is complete, of another run, in use or damaged is refused in one line and keeps every byte."""
+
+from __future__ import annotations
+
+import random
+import shlex
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from fedflat.cli import main
+from fedflat.engine.folder import RunFolder
+from fedflat.errors import UserError
+from fedflat.report.progress import Bar
+
+SMALL = shlex.split(
+    "--rounds 6 --clients 4 --cohort 2 --partition iid --model mlp --local-epochs 1 --engine sequential"
+)
+RUN = ["run", "fedgloss", *SMALL, "--checkpoint-every", "2"]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run stopped after five rounds, with a checkpoint of round four."""
+    stop_after(5, monkeypatch)
+    assert main([*RUN, "--out", str(tmp_path / "run")]) == 130
+    monkeypatch.undo()
+    return tmp_path / "run"
+
+
+def stop_after(rounds: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def update(self: Bar, round: int, rows: object) -> None:
+        if round == rounds:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Bar, "update", update)
+
+
+def refused(words: list[str], folder: Path, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    before = contents(folder)
+    capsys.readouterr()
+    assert main([*words, "--out", str(folder)]) == 2
+    err = capsys.readouterr().err
+    assert f"--out {folder}" in err
+    assert said in err
+    assert err.count("\n") == 1
+    assert contents(folder) == before
+
+
+def test_interrupted_run_continues(interrupted: Path, tmp_path: Path) -> None:
+    assert not (interrupted / "result.json").exists()
+    assert main([*RUN, "--out", str(interrupted), "--resume"]) == 0
+    assert main([*RUN, "--out", str(tmp_path / "whole")]) == 0
+    states = [load_file(folder / "checkpoint" / "state.safetensors") for folder in (interrupted, tmp_path / "whole")]
+    assert states[0].keys() == states[1].keys()
+    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0].keys() - {"counters"})
+
+
+def test_unfinished_run_needs_resume(interrupted: Path, capsys) -> None:
+    refused(RUN, interrupted, "add --resume", capsys)
+
+
+def test_other_configuration(interrupted: Path, capsys) -> None:
+    refused([*RUN, "--resume", "--lr", "0.1"], interrupted, "another configuration", capsys)
+
+
+def test_complete_run(interrupted: Path, capsys) -> None:
+    assert main([*RUN, "--out", str(interrupted), "--resume"]) == 0
+    refused([*RUN, "--resume"], interrupted, "complete run", capsys)
+    refused(RUN, interrupted, "complete run", capsys)
+
+
+@pytest.mark.parametrize("damage", ["truncated", "flipped", "garbage", "empty"])
+def test_damaged_checkpoint(interrupted: Path, damage: str, capsys) -> None:
+    checkpoint = interrupted / "checkpoint" / "state.safetensors"
+    data = checkpoint.read_bytes()
+    flipped = data[:-100] + bytes([data[-100] ^ 1]) + data[-99:]
+    bad = {"truncated": data[: len(data) // 2], "flipped": flipped, "garbage": b"\x00garbage" * 99, "empty": b""}
+    checkpoint.write_bytes(bad[damage])
+    refused([*RUN, "--resume"], interrupted, "damaged", capsys)
+
+
+def test_any_flipped_byte_is_noticed(interrupted: Path) -> None:
+    """Also in the header: either refused, or the tensors are the same."""
+    config = (interrupted / "config.yaml").read_text()
+    folder = RunFolder(interrupted, config, resume=True)
+    whole, data, chance = folder.load(), folder.checkpoint.read_bytes(), random.Random(0)
+    assert whole
+    for at in [*range(0, 200, 3), *(chance.randrange(len(data)) for _ in range(50))]:
+        folder.checkpoint.write_bytes(data[:at] + bytes([data[at] ^ (1 << chance.randrange(8))]) + data[at + 1 :])
+        try:
+            named = folder.load()
+        except UserError:
+            continue
+        assert named
+        assert named.keys() == whole.keys()
+        assert all(torch.equal(named[name], whole[name]) for name in whole), at
+    folder.close()
+
+
+def test_folder_in_use(interrupted: Path, capsys) -> None:
+    other = RunFolder(interrupted, (interrupted / "config.yaml").read_text(), resume=True)
+    refused([*RUN, "--resume"], interrupted, "another process", capsys)
+    other.close()
+
+
+def test_torn_metrics_line(interrupted: Path, tmp_path: Path) -> None:
+    """A crash in the middle of a line costs nothing: rounds after the checkpoint are played again."""
+    with (interrupted / "metrics.jsonl").open("a") as file:
+        file.write('{"round": 6, "seed": 0, "accu')
+    assert main([*RUN, "--out", str(interrupted), "--resume"]) == 0
+    assert main([*RUN, "--out", str(tmp_path / "whole")]) == 0
+    texts = [(folder / "metrics.jsonl").read_text() for folder in (interrupted, tmp_path / "whole")]
+    assert [line.partition(', "seconds"')[0] for line in texts[0].splitlines()] == [
+        line.partition(', "seconds"')[0] for line in texts[1].splitlines()
+    ]
+
+
+def test_full_disk(interrupted: Path, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: RunFolder, rows: object) -> None:
+        raise OSError(28, "No space left on device", str(self.metrics))
+
+    monkeypatch.setattr(RunFolder, "log", full)
+    capsys.readouterr()
+    assert main([*RUN, "--out", str(interrupted), "--resume"]) == 1
+    assert "No space left on device" in capsys.readouterr().err
+    monkeypatch.undo()
+    assert main([*RUN, "--out", str(interrupted), "--resume"]) == 0
