@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.grad import conv2d_input, conv2d_weight
 
 from fedflat.kernels import tiles
 from fedflat.kernels.tiles import Tiles
@@ -14,6 +16,7 @@ from fedflat.kernels.tiles import Tiles
 OPERATORS = ("conv", "input_grad", "weight_grad")
 DTYPES = {"bf16": torch.bfloat16, "tf32": torch.float32}
 DEVICE = "cuda"
+Run = Callable[[], Tensor]
 BUILT_IN = tiles.PROGRAMS
 
 
@@ -66,6 +69,15 @@ def operands(layer: Layer, dtype: str) -> Operands:
     w = flat[:, :count].unflatten(1, (layer.outputs, layer.channels, layer.kernel, layer.kernel))
     g = torch.randn(layer.lanes, layer.batch, layer.out, layer.out, layer.outputs, **kind).permute(0, 1, 4, 2, 3)
     return Operands(x if first else x.permute(0, 1, 4, 2, 3), w, flat[:, count:], g)
+
+
+def library(operator: str, x: Tensor, w: Tensor, b: Tensor, g: Tensor, *how: int) -> Run:
+    """The operator through PyTorch's convolutions."""
+    return {
+        "conv": lambda: F.conv2d(x, w, b, *how),
+        "input_grad": lambda: conv2d_input(x.shape, w, g, *how),
+        "weight_grad": lambda: conv2d_weight(x, w.shape, g, *how),
+    }[operator]
 
 
 def candidates(layer: Layer, operator: str, dtype: str) -> Iterator[tuple[int, Tiles | None]]:

@@ -15,21 +15,17 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
-from kernel_cases import Layer, Operands, candidates, operands, rows
+from kernel_cases import Layer, Operands, Run, candidates, library, operands, rows
 from torch import Tensor
-from torch.nn.grad import conv2d_input, conv2d_weight
 
 from fedflat.kernels import conv_launch, tiles
 from fedflat.kernels.tiles import Tiles
 
 TOLERANCE = {"bf16": 1e-2, "tf32": 2e-3}
-Run = Callable[[], Tensor]
 
 
 class Job(NamedTuple):
@@ -57,26 +53,13 @@ def grouped(job: Job, t: Operands) -> Run:
     """The operator as a grouped convolution of operands already in its layout."""
     x, g = (s.transpose(0, 1).flatten(1, 2).contiguous() for s in (t.x, t.g))
     w, b = (s.flatten(0, 1).contiguous() for s in (t.w, t.b))
-    how = (1, job.layer.padding, 1, job.layer.lanes)
-    return {
-        "conv": lambda: F.conv2d(x, w, b, *how),
-        "input_grad": lambda: conv2d_input(x.shape, w, g, *how),
-        "weight_grad": lambda: conv2d_weight(x, w.shape, g, *how),
-    }[job.operator]
+    return library(job.operator, x, w, b, g, 1, job.layer.padding, 1, job.layer.lanes)
 
 
 def reference(job: Job, t: Operands) -> dict[int, Tensor]:
     """The operator on the first and the last lane in float64."""
-    p, found = job.layer.padding, {}
-    for lane in (0, -1):
-        x, w, b, g = (s[lane].double() for s in t)
-        if job.operator == "conv":
-            found[lane] = F.conv2d(x, w, b, padding=p)
-        elif job.operator == "input_grad":
-            found[lane] = conv2d_input(x.shape, w, g, padding=p)
-        else:
-            found[lane] = conv2d_weight(x, w.shape, g, padding=p)
-    return found
+    lanes = {lane: [s[lane].double() for s in t] for lane in (0, -1)}
+    return {lane: library(job.operator, *s, 1, job.layer.padding)() for lane, s in lanes.items()}
 
 
 def error(job: Job, t: Operands, expected: dict[int, Tensor]) -> float:
@@ -109,6 +92,7 @@ def microseconds(run: Run, repeats: int = 10) -> float:
 
 
 def all_jobs() -> list[Job]:
+    """Every operator with every candidate."""
     return [Job(*row, *choice) for row in rows() for choice in candidates(*row)]
 
 
@@ -126,11 +110,14 @@ def short(problem: Exception) -> str:
 
 
 def compile_all(workers: int) -> None:
-    """Compile in parallel processes."""
+    """Compile in parallel processes; what they do not finish is compiled when it is measured."""
     command = [sys.executable, __file__, "--of", str(workers), "--share"]
     running = [subprocess.Popen([*command, str(i)], stderr=subprocess.DEVNULL) for i in range(workers)]
     for process in running:
-        process.wait()
+        try:
+            process.wait(timeout=60)
+        except subprocess.TimeoutExpired:
+            process.kill()
 
 
 def attempt(job: Job, t: Operands, expected: dict[int, Tensor]) -> dict[str, object]:
@@ -146,6 +133,7 @@ def attempt(job: Job, t: Operands, expected: dict[int, Tensor]) -> dict[str, obj
 
 
 def cudnn_time(job: Job, t: Operands) -> float:
+    """Microseconds of the grouped convolution, NaN where it fails."""
     try:
         return microseconds(grouped(job, t), repeats=4)
     except Exception as problem:
@@ -163,18 +151,18 @@ def measure(layer: Layer, operator: str, dtype: str, deadline: float) -> dict[st
         results.append(attempt(Job(layer, operator, dtype, *choice), t, expected))
         if "problem" in results[-1]:
             print("  ", layer.name, operator, dtype, results[-1]["tiles"], results[-1]["problem"], flush=True)
-    library = cudnn_time(Job(layer, operator, dtype), t)
+    cudnn = cudnn_time(Job(layer, operator, dtype), t)
     timed = [r for r in results if "us" in r]
     best = min(timed, key=lambda r: r["us"]) if timed else {"us": float("nan"), "tiles": [], "programs": 0}
     built_in, fault = results[0].get("us", float("nan")), results[0].get("error", float("nan"))
     chosen = f"{'/'.join(map(str, best['tiles'])) or 'built-in'} ({best['programs']})"
     print(
         f"{dtype} {layer.name:13}{operator:12}{built_in:8.1f} us{layer.flop / built_in / 1e6:7.0f} TF/s | best "
-        f"{best['us']:7.1f} us{layer.flop / best['us'] / 1e6:6.0f} TF/s {chosen:26} | cuDNN {library:8.1f} us "
-        f"{library / built_in:5.1f}x | error {fault:.1e}",
+        f"{best['us']:7.1f} us{layer.flop / best['us'] / 1e6:6.0f} TF/s {chosen:26} | cuDNN {cudnn:8.1f} us "
+        f"{cudnn / built_in:5.1f}x | error {fault:.1e}",
         flush=True,
     )
-    return {"layer": layer._asdict(), "operator": operator, "dtype": dtype, "cudnn_us": library, "ours": results}
+    return {"layer": layer._asdict(), "operator": operator, "dtype": dtype, "cudnn_us": cudnn, "ours": results}
 
 
 def main() -> None:
@@ -187,7 +175,8 @@ def main() -> None:
     given = parser.parse_args()
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     if given.share is not None:
-        return compile_share(given.share, given.of)
+        compile_share(given.share, given.of)
+        return
     deadline = time.monotonic() + given.seconds
     compile_all(given.workers)
     print(f"compiled {len(all_jobs())} kernels in {given.seconds - deadline + time.monotonic():.0f} s", flush=True)
@@ -199,7 +188,6 @@ def main() -> None:
             print("  ", *row, short(problem), flush=True)
         if given.out:
             given.out.write_text(json.dumps(measured))
-    return None
 
 
 if __name__ == "__main__":
