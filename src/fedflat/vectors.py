@@ -1,4 +1,4 @@
-"""Arithmetic on flat parameter vectors."""
+"""Arithmetic on vectors, along the last axis."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def norm(v: Tensor) -> Tensor:
 
 def unit(v: Tensor) -> Tensor:
     """v / ‖v‖, and 0 where ‖v‖ is at rounding level, so that noise never becomes a full-length direction."""
-    length = norm(v)
+    length = norm(v)[..., None]
     real = length > 10 * torch.finfo(v.dtype).eps
     return v * torch.where(real, 1 / torch.where(real, length, 1.0), 0.0)
 

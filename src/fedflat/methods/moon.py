@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.func import grad
 
+from fedflat.errors import UserError
 from fedflat.method import Local, Method, Reply
 from fedflat.options import NonNegative, Positive
 from fedflat.task import Batch, Task
@@ -46,6 +47,8 @@ class MOON(Method):
 
     def step(self, task: Task, w: Tensor, batch: Batch, msg: Any, client: Client) -> tuple[Tensor, Client]:
         """The gradient of cross entropy and contrast; one pass through the body serves both."""
+        if not task.has_head:
+            raise UserError("method moon: the model has no parts `features` and `head`; use another model")
         towards, away = task.features(msg.params, batch), task.features(client.previous, batch)
 
         def loss(v: Tensor) -> Tensor:

@@ -1,0 +1,66 @@
+"""Three clients with quadratic losses ½ Σ a_k (w − b_k)², on which every local step can be written down."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedflat.data.feed import Plan
+from fedflat.engine.rounds import Trial, play
+from fedflat.engine.sequential import Sequential
+from fedflat.local import SGD
+from fedflat.method import Method
+from fedflat.task import Batch
+
+_rng = np.random.default_rng(0)
+A, B, W0 = _rng.uniform(0.5, 2.0, (3, 4)), _rng.normal(size=(3, 4)), _rng.normal(size=4)
+STEPS, SIZES, LR, N = (2, 3, 4), (1.0, 3.0, 2.0), 0.1, 3
+COHORTS = ([0, 1], [1, 2], [2, 0], [0, 1])
+
+
+class Quadratic:
+    """As much of a Task as methods that only take gradients need."""
+
+    def grad(self, w: Tensor, batch: Batch) -> Tensor:
+        return batch.x[0] * (w - batch.x[1])
+
+
+class Rows:
+    """A client's batches are its curvature and its centre, again and again."""
+
+    def __init__(self, a: np.ndarray, b: np.ndarray, steps: Sequence[int]) -> None:
+        self.x, self.steps = torch.from_numpy(np.stack([a, b], 1)), steps
+
+    def lengths(self, seeds: Sequence[int], round: int, clients: Sequence[int], exchange: int = 0) -> list[int]:
+        return [self.steps[client] for client in clients]
+
+    def plan(self, seeds: Sequence[int], round: int, clients: Sequence[int], exchange: int = 0) -> Plan:
+        (client,) = clients
+        rows = torch.full((1, self.steps[client], 1), client)
+        return Plan(rows, torch.ones_like(rows, dtype=torch.bool), rows)
+
+    def batch(self, plan: Plan) -> Batch:
+        return Batch(self.x[int(plan.rows[0])], plan.rows, plan.mask, plan.key)
+
+
+def train(
+    method: Method,
+    cohorts: Sequence[Sequence[int]] = COHORTS,
+    a: np.ndarray = A,
+    b: np.ndarray = B,
+    steps: Sequence[int] = STEPS,
+    momentum: float = 0.0,
+    trial: Trial | None = None,
+) -> Trial:
+    """Play one round per cohort, averaging by SIZES."""
+    trial = trial or Trial(0, method, torch.from_numpy(W0))
+    engine: Any = Sequential(method, Quadratic(), Rows(a, b, steps))  # type: ignore[arg-type]
+    for r, who in enumerate(cohorts):
+        weights = torch.tensor([SIZES[k % 3] for k in who], dtype=torch.float64)
+        sgd = SGD(torch.tensor(LR, dtype=torch.float64), momentum, 0.0)
+        play(method, engine, [trial], r, [who], [weights], len(a), sgd)
+    return trial

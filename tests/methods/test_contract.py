@@ -1,0 +1,138 @@
+"""What every method must keep to. A new entry of METHODS is tested before its author writes a test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import tiny_problem as tiny
+import torch
+from torch import Tensor
+from torch.func import vmap
+from variants import ALL, DEFAULTS
+
+from fedflat.engine import ENGINES
+from fedflat.engine.rounds import Trial
+from fedflat.engine.state import pack, stack, tree_map
+from fedflat.experiments.config import method_from_dict, method_to_dict
+from fedflat.local import advance, finish, local_update, start
+from fedflat.method import Cohort, Method
+from fedflat.options import check
+from fedflat.wrappers import Wrapper
+
+STEPS = {name: method for name, method in DEFAULTS.items() if not isinstance(method, Wrapper)}  # a wrapper has none
+
+every_method = pytest.mark.parametrize("method", ALL.values(), ids=ALL)
+
+
+@every_method
+@pytest.mark.parametrize("engine", [name for name in ENGINES if name != "sequential"])
+def test_engines_agree(method: Method, engine: str) -> None:
+    for trial, theirs in zip(tiny.train(method, engine, range(3)), tiny.packed(method, 3), strict=True):
+        ours = trial.pack()
+        assert ours.keys() == theirs.keys()
+        for name in theirs:
+            torch.testing.assert_close(ours[name], theirs[name], rtol=0, atol=1e-10, msg=name)
+
+
+@every_method
+def test_stop_and_resume_changes_nothing(method: Method) -> None:
+    resumed = tiny.train(method, rounds=range(1, 3), trials=tiny.played(method, 1))
+    for trial, whole in zip(resumed, tiny.packed(method, 3), strict=True):
+        assert all(torch.equal(value, whole[name]) for name, value in trial.pack().items())
+
+
+@every_method
+def test_inputs_are_left_alone(method: Method) -> None:
+    trial = tiny.played(method, 1)[0]
+    client = tree_map(lambda t: t[0], trial.clients.gather([0]))
+    server, task, batch = trial.server, tiny.task(), _batches()[0]
+    message = _guarded(method.broadcast, server)
+    carry = start(message, client)
+    _guarded(lambda w, m, c: method.step(task, w, batch, m, c), carry.w + 0.1, message, client)
+    moved = carry._replace(w=carry.w + 0.1)
+    reply, _ = _guarded(lambda m, c: finish(method, tiny.sgd(), c, m, torch.tensor(3.0).double()), message, moved)
+    _guarded(lambda s, r: method.update(s, Cohort(r, r, 2, 4)), server, reply)
+
+
+def _guarded(function: Callable[..., Any], *inputs: Any) -> Any:
+    """The function's result; fails if it changed what it was given."""
+    before = [tree_map(torch.clone, value) for value in inputs]
+    result = function(*inputs)
+    for old, new in zip(before, inputs, strict=True):
+        assert all(torch.equal(value, pack(new)[name]) for name, value in pack(old).items())
+    return result
+
+
+@every_method
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["f32", "f64"])
+def test_shapes_and_dtypes_are_stable(method: Method, dtype: torch.dtype) -> None:
+    fresh = Trial(0, method, tiny.params(dtype))
+    trial = tiny.train(method, rounds=range(2), source=tiny.feed(dtype=dtype))[0]
+    kept = tree_map(lambda t: t[0], trial.clients.gather([0]))
+    pairs = [(trial.server, fresh.server), (kept, method.init_client(tiny.params(dtype)))]
+    pairs.append((method.broadcast(trial.server), method.broadcast(fresh.server)))
+    for now, then in pairs:
+        assert {n: (t.shape, t.dtype) for n, t in pack(now).items()} == {
+            n: (t.shape, t.dtype) for n, t in pack(then).items()
+        }
+        assert {t.dtype for t in pack(now).values()} <= {dtype}
+        assert all(bool(t.isfinite().all()) for t in pack(now).values())
+
+
+@every_method
+def test_lanes_equal_the_loop(method: Method) -> None:
+    carries, batches, message = _lanes(method)
+    lanes = vmap(_advance(method), in_dims=(0, 0, None))(carries, stack(batches), message)
+    for lane, batch in enumerate(batches):
+        alone = _advance(method)(tree_map(lambda t: t[lane], carries), batch, message)
+        for name, value in pack(alone).items():
+            torch.testing.assert_close(pack(lanes)[name][lane], value, rtol=0, atol=1e-12, msg=name)
+
+
+@pytest.mark.parametrize("method", STEPS.values(), ids=STEPS)
+def test_the_step_traces_without_graph_breaks(method: Method) -> None:
+    torch._dynamo.reset()  # or dynamo gives up on the eighth method
+    carries, batches, message = _lanes(method)
+    step = vmap(_advance(method), in_dims=(0, 0, None))
+    traced = torch.compile(step, fullgraph=True, backend="eager")(carries, stack(batches), message)
+    torch.testing.assert_close(traced.w, step(carries, stack(batches), message).w, rtol=0, atol=1e-12)
+
+
+def _advance(method: Method) -> Callable[..., Any]:
+    task, sgd = tiny.task(), tiny.sgd()
+    return lambda carry, batch, message: advance(method, task, sgd, carry, batch, message)
+
+
+def _lanes(method: Method) -> tuple[Any, list[Any], Any]:
+    """Three clients of a federation under way, each somewhere else, with a batch each."""
+    trial = tiny.played(method, 1)[0]
+    message = method.broadcast(trial.server)
+    carries = [start(message, tree_map(lambda t: t[k], trial.clients.gather([0, 1, 2]))) for k in range(3)]
+    shifted = [carry._replace(w=carry.w + 0.01 * k * carry.w.sin()) for k, carry in enumerate(carries, 1)]
+    return stack(shifted), _batches(), message
+
+
+def _batches() -> list[Any]:
+    feed = tiny.feed()
+    plan = feed.plan([0] * 3, 0, [0, 1, 2])
+    return [feed.batch(type(plan)(*(t[k, 0] for t in plan))) for k in range(3)]
+
+
+@every_method
+def test_padding_does_not_matter(method: Method) -> None:
+    trial, short = tiny.played(method, 1)[0], _batches()[1]
+    real = type(short)(*(t[short.mask] for t in short))
+    client, message = tree_map(lambda t: t[0], trial.clients.gather([1])), method.broadcast(trial.server)
+    assert not bool(short.mask.all())
+    ends: list[Tensor] = [
+        local_update(method, tiny.task(), tiny.sgd(), message, client, [batch] * 2)[0] for batch in (short, real)
+    ]
+    torch.testing.assert_close(*ends, rtol=0, atol=1e-12)
+
+
+@every_method
+def test_options_survive_a_config_file(method: Method) -> None:
+    check(method)
+    assert method_from_dict(method_to_dict(method)) == method

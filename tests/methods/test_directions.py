@@ -1,0 +1,123 @@
+"""Directions and scalars that a formula gives outright."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import quadratics
+import tiny_problem as tiny
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import fedflat as ff
+from fedflat.local import SGD, Carry, advance
+from fedflat.method import Local, Message, Method
+from fedflat.steps import effective_steps
+from fedflat.task import Batch
+
+
+def _double(value: float) -> Tensor:
+    return torch.tensor(value, dtype=torch.float64)
+
+
+def _batch() -> Batch:
+    feed = tiny.feed()
+    plan = feed.plan([0], 0, [2])
+    return feed.batch(type(plan)(*(t[0, 0] for t in plan)))
+
+
+def _autograd(loss: Any, w: Tensor) -> Tensor:
+    v = w.clone().requires_grad_()
+    return torch.autograd.grad(loss(v), v)[0]
+
+
+def test_moon_direction() -> None:
+    task, batch = tiny.task(), _batch()
+    w, sent, last = (tiny.params(seed=seed) for seed in range(3))
+
+    def loss(v: Tensor) -> Tensor:
+        z, near, far = (task.features(p, batch) for p in (v, sent, last))
+        pair = torch.stack([F.cosine_similarity(z, near), F.cosine_similarity(z, far)], 1) / 0.3
+        contrast = F.cross_entropy(pair, torch.zeros(len(z), dtype=torch.int64))
+        return F.cross_entropy(task.logits(v, batch), batch.y) + 2.0 * contrast
+
+    method = ff.MOON(mu=2.0, tau=0.3)
+    client = method.init_client(last)
+    ours, _ = method.step(task, w, batch, Message(sent), client)
+    torch.testing.assert_close(ours, _autograd(loss, w), rtol=0, atol=1e-12)
+
+
+def test_fedntd_direction_at_a_temperature() -> None:
+    task, batch = tiny.task(), _batch()
+    w, sent = tiny.params(seed=0), tiny.params(seed=1)
+
+    def wrong(p: Tensor) -> Tensor:
+        rows = [
+            torch.cat([row[:true], row[true + 1 :]]) for row, true in zip(task.logits(p, batch), batch.y, strict=True)
+        ]
+        return torch.stack(rows) / 2.0
+
+    def loss(v: Tensor) -> Tensor:
+        kl = F.kl_div(wrong(v).log_softmax(1), wrong(sent).softmax(1), reduction="batchmean")
+        return F.cross_entropy(task.logits(v, batch), batch.y) + 0.7 * 4.0 * kl
+
+    ours, _ = ff.FedNTD(beta=0.7, tau=2.0).step(task, w, batch, Message(sent), ())
+    torch.testing.assert_close(ours, _autograd(loss, w), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("biases", [True, False])
+def test_fedasam_direction(biases: bool) -> None:
+    task, batch, w = tiny.task(), _batch(), tiny.params()
+    named, g = task.unflatten(w), task.unflatten(_autograd(lambda v: task.loss(v, batch), w))
+    scale = {n: p.abs() + 0.2 if biases or n.endswith("weight") else torch.ones_like(p) for n, p in named.items()}
+    length = math.sqrt(sum(float(((scale[n] * g[n]) ** 2).sum()) for n in named))
+    climbed = task.flatten({n: p + 0.7 * scale[n] ** 2 * g[n] / length for n, p in named.items()})
+    ours, _ = ff.FedASAM(rho=0.7, eta=0.2, biases=biases).step(task, w, batch, Message(w), ())
+    torch.testing.assert_close(ours, _autograd(lambda v: task.loss(v, batch), climbed), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])
+@pytest.mark.parametrize("steps", [1, 7])
+def test_effective_steps_are_those_that_momentum_makes_of_a_constant_gradient(momentum: float, steps: int) -> None:
+    class Slope:
+        def grad(self, w: Tensor, batch: Any) -> Tensor:
+            return torch.ones_like(w)
+
+    carry = Carry(_double(0.0), _double(0.0), ())
+    sgd = SGD(_double(0.1), momentum, 0.0)
+    for _ in range(steps):
+        carry = advance(Method(), Slope(), sgd, carry, None, None)  # type: ignore[arg-type]
+    local = Local(sgd.lr, _double(steps), _double(momentum))
+    torch.testing.assert_close(0.1 * effective_steps(local), -carry.w)
+
+
+@pytest.mark.parametrize(("threshold", "c"), [(1e9, 0.0), (0.0, 1.0)])
+def test_fedgf_follows_the_divergence(threshold: float, c: float) -> None:
+    method, trial, seen = ff.FedGF(threshold=threshold, window=2), None, []
+    for _ in range(4):
+        trial = quadratics.train(method, [[0, 1]], trial=trial)
+        seen.append(float(trial.server.c))
+    assert seen == [c] * 4
+
+
+def test_fedgf_forgets_rounds_outside_the_window() -> None:
+    method, trial, seen = ff.FedGF(rho=0.0, threshold=0.3, window=2), None, []
+    for _ in range(14):  # clients start far from their common optimum and end near it
+        trial = quadratics.train(method, [[0]], trial=trial)
+        seen.append(float(trial.server.c))
+    assert seen[:2] == [1.0, 1.0]
+    assert 0.5 in seen
+    assert seen[-1] == 0.0
+
+
+def test_fedgloss_radii_rise_to_their_values() -> None:
+    method, trial, radii = ff.FedGloSS(rho=0.2, rho_local=0.1, warmup=4), None, []
+    for _ in range(6):
+        trial = quadratics.train(method, [[0, 1]], trial=trial)
+        message = method.broadcast(trial.server)
+        radii.append((float(torch.linalg.vector_norm(message.params - trial.server.params)), float(message.rho)))
+    expected = [(0.001 + 0.199 * t / 4, 0.001 + 0.099 * t / 4) for t in (1, 2, 3, 4, 4, 4)]
+    torch.testing.assert_close(torch.tensor(radii), torch.tensor(expected))

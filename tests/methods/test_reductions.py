@@ -1,0 +1,103 @@
+"""One method at a special setting is another: catches wrong signs and factors that accuracy hides.
+
+Four rounds, ragged clients, partial cohorts, client momentum and weighted averages unless a case needs less.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import tiny_problem as tiny
+import torch
+
+import fedflat as ff
+from fedflat.method import Method
+
+EVERYONE = {"cohorts": ([0, 1, 2, 3],), "weights": "uniform"}
+FULL_BATCH = {"source": tiny.feed(batch_size=9)}
+EQUAL_STEPS = {"source": tiny.feed(tiny.EQUAL)}
+UNMOVED = {"beta1": 0.0, "beta2": 1.0, "tau": 0.5, "v0": 0.25, "server_lr": 1.0}  # √v + τ stays 1
+
+CASES: list[tuple[Method, Method, dict[str, Any]]] = [
+    (ff.FedAvg(), Method(), {}),
+    (ff.FedProx(mu=0.0), ff.FedAvg(), {}),
+    (ff.FedNTD(beta=0.0), ff.FedAvg(), {}),
+    (ff.MOON(mu=0.0), ff.FedAvg(), {}),
+    (ff.FedNova(), ff.FedAvg(), EQUAL_STEPS),
+    (ff.FedSAM(rho=0.0), ff.FedAvg(), {}),
+    (ff.FedASAM(rho=0.0), ff.FedAvg(), {}),
+    (ff.FedSOL(rho=0.0), ff.FedAvg(), {}),
+    (ff.FedSOL(rho=0.0, perturb="all", lam="dim0"), ff.FedAvg(), {}),
+    (ff.FedSMOO(rho=0.0, regularise=False), ff.FedAvg(), {}),
+    (ff.FedGF(rho=0.1, threshold=math.inf), ff.FedSAM(rho=0.1), {}),
+    (ff.FedGF(rho=0.1, threshold=0.0, static_c=0.0), ff.FedSAM(rho=0.1), {}),
+    (ff.MoFedSAM(rho=0.1, beta=1.0), ff.FedSAM(rho=0.1), {}),
+    (ff.SCAFFOLD(steps="plain"), ff.SCAFFOLD(steps="momentum"), {"momentum": 0.0}),
+    (ff.FedGAMMA(rho=0.0), ff.SCAFFOLD(), {}),
+    (ff.FedGAMMA(rho=0.0, steps="plain"), ff.SCAFFOLD(steps="plain"), {}),
+    (ff.FedGloSS(rho=0.0, rho_local=0.0, beta=5.0), ff.FedDyn(dyn_alpha=0.2), {}),
+    (ff.FedGloSS(rho=0.0, rho_local=0.1, beta=5.0), ff.FedDyn(dyn_alpha=0.2, rho=0.1), {}),
+    (ff.FedSMOO(rho=0.0, beta=5.0), ff.FedDyn(dyn_alpha=0.2), {}),
+    (ff.FedSpeed(mix=0.0, lam=5.0), ff.FedDyn(dyn_alpha=0.2), EVERYONE),
+    (ff.FedSpeed(mix=1.0, lam=5.0, rho=0.1), ff.FedDyn(dyn_alpha=0.2, rho=0.1), EVERYONE),
+    (ff.NaiveFedGloSS(rho=0.0, rho_local=0.0, beta=5.0), ff.FedDyn(dyn_alpha=0.2), FULL_BATCH),
+    (ff.ServerMomentum(inner=ff.FedGloSS(), beta=0.0), ff.FedGloSS(), {}),
+    (ff.ServerMomentum(inner=ff.NaiveFedGloSS(), beta=0.0), ff.NaiveFedGloSS(), {}),
+    (ff.ServerAdam(inner=ff.FedDyn(), **UNMOVED), ff.FedDyn(), {}),
+    (ff.ServerYogi(inner=ff.SCAFFOLD(), **UNMOVED), ff.SCAFFOLD(), {}),
+    (ff.Averaged(inner=ff.FedSOL(), start_round=5), ff.FedSOL(), {}),
+]
+
+
+@pytest.mark.parametrize(
+    ("special", "plain", "setting"), CASES, ids=[f"{type(a).__name__}={type(b).__name__}" for a, b, _ in CASES]
+)
+def test_reduction(special: Method, plain: Method, setting: dict[str, Any]) -> None:
+    torch.testing.assert_close(tiny.models(special, **setting), tiny.models(plain, **setting), rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("method", "plain"),
+    [
+        (ff.FedProx(), ff.FedAvg()),
+        (ff.FedNTD(), ff.FedAvg()),
+        (ff.MOON(), ff.FedAvg()),
+        (ff.FedNova(), ff.FedAvg()),
+        (ff.SCAFFOLD(), ff.FedAvg()),
+        (ff.SCAFFOLD(steps="plain"), ff.SCAFFOLD(steps="momentum")),
+        (ff.FedSAM(), ff.FedAvg()),
+        (ff.FedASAM(), ff.FedASAM(biases=True)),
+        (ff.MoFedSAM(), ff.FedSAM()),
+        (ff.FedGAMMA(), ff.SCAFFOLD()),
+        (ff.FedDyn(rho=0.1), ff.FedDyn()),
+        (ff.FedSpeed(mix=0.5), ff.FedSpeed(mix=0.4)),
+        (ff.FedSMOO(), ff.FedSMOO(regularise=False)),
+        (ff.FedGF(threshold=0.0), ff.FedSAM()),
+        (ff.FedGloSS(), ff.NaiveFedGloSS()),
+        (ff.FedGloSS(dual="released"), ff.FedGloSS()),
+        (ff.FedGloSS(warmup=3), ff.FedGloSS()),
+        (ff.ServerYogi(), ff.ServerAdam()),
+    ],
+    ids=lambda method: type(method).__name__,
+)
+def test_what_makes_a_method_does_something(method: Method, plain: Method) -> None:
+    assert float((tiny.models(method) - tiny.models(plain))[-1].abs().max()) > 1e-6
+
+
+def test_averaged_is_the_mean_of_the_inner_models() -> None:
+    inner = tiny.models(ff.FedGloSS())
+    averaged = tiny.models(ff.Averaged(inner=ff.FedGloSS(), start_round=2, every=2))
+    expected = [inner[0], inner[1], inner[1], (inner[1] + inner[3]) / 2]
+    torch.testing.assert_close(averaged, torch.stack(expected), rtol=0, atol=1e-12)
+
+
+def test_a_wrapper_counts_rounds_not_exchanges() -> None:
+    inner = tiny.models(ff.NaiveFedGloSS())
+    averaged = tiny.models(ff.Averaged(inner=ff.NaiveFedGloSS(), start_round=1))
+    torch.testing.assert_close(averaged[-1], inner.mean(0), rtol=0, atol=1e-12)
+
+
+def test_scaffold_and_fedavg_begin_alike() -> None:
+    torch.testing.assert_close(tiny.models(ff.SCAFFOLD())[0], tiny.models(ff.FedAvg())[0], rtol=0, atol=1e-12)

@@ -1,0 +1,24 @@
+"""Every method as its defaults have it, and the options and combinations that change what it does."""
+
+from __future__ import annotations
+
+import fedflat as ff
+from fedflat.method import Method
+
+DEFAULTS: dict[str, Method] = {name: cls() for name, cls in ff.METHODS.items()}
+
+VARIANTS: dict[str, Method] = {
+    "scaffold:plain": ff.SCAFFOLD(steps="plain"),
+    "feddyn:sam": ff.FedDyn(dyn_alpha=0.1, rho=0.1),
+    "fedasam:all": ff.FedASAM(biases=True, eta=0.0),
+    "fedsmoo:unregularised": ff.FedSMOO(regularise=False),
+    "fedgf:diverged": ff.FedGF(threshold=0.0, window=2),
+    "fedgf:static": ff.FedGF(static_c=0.5),
+    "fedgloss:warm": ff.FedGloSS(warmup=3, dual="released"),
+    "fedsol:all": ff.FedSOL(perturb="all", lam="dim0"),
+    "fedavgm+fedgf": ff.ServerMomentum(inner=ff.FedGF(threshold=0.0)),
+    "fedadam+naivefedgloss": ff.ServerAdam(inner=ff.NaiveFedGloSS()),
+    "fedswa+fedavgm+scaffold": ff.Averaged(inner=ff.ServerMomentum(inner=ff.SCAFFOLD()), start_round=2, every=2),
+}
+
+ALL: dict[str, Method] = DEFAULTS | VARIANTS
