@@ -1,0 +1,58 @@
+"""A finished run, read from its folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from fedflat.engine.folder import checksum
+from fedflat.engine.rounds import Trial, diverged
+from fedflat.engine.state import tree_map
+from fedflat.errors import UserError
+from fedflat.experiments.assemble import Assembly, assemble
+from fedflat.experiments.config import load
+from fedflat.experiments.experiment import Experiment
+
+
+class Finished(NamedTuple):
+    """A run's experiment, what it was made of, and how every seed ended."""
+
+    experiment: Experiment
+    assembly: Assembly
+    trials: list[Trial]
+
+    def personal(self, trial: Trial, client: int) -> Tensor:
+        """The model with which the method leaves a client."""
+        state = tree_map(lambda t: t[0], trial.clients.gather([client]))
+        return self.experiment.method.personal(trial.server, state)
+
+
+def read_run(folder: Path, experiment: Experiment | None = None) -> Finished:
+    """The run in `folder`; `experiment` stands in where config.yaml cannot name its data or model."""
+    if not (folder / "result.json").exists():
+        raise UserError(f"run {folder}: holds no complete run; train one with fedflat run METHOD --out {folder}")
+    experiment = load(folder / "config.yaml") if experiment is None else experiment
+    assembly = assemble(experiment)
+    trials, named = assembly.trials(experiment), _tensors(folder / "checkpoint" / "state.safetensors")
+    for trial in trials:
+        start, device = f"trial.{trial.seed}.", assembly.feed.y.device
+        trial.unpack({name.removeprefix(start): t.to(device) for name, t in named.items() if name.startswith(start)})
+        if diverged(trial.server.params):
+            raise UserError(f"run {folder}: seed {trial.seed} has diverged; there is no model to start from")
+    return Finished(experiment, assembly, trials)
+
+
+def _tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of an intact checkpoint."""
+    try:
+        with safe_open(path, "pt") as file:
+            named = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            intact = (file.metadata() or {}).get("crc") == str(checksum(named))
+    except (SafetensorError, OSError, ValueError):
+        intact = False
+    if not intact:
+        raise UserError(f"run {path.parents[1]}: its checkpoint is missing or damaged ({path})")
+    return named

@@ -1,0 +1,183 @@
+"""Personal models after a run: what is trained, what is tested, what is reported."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import statistics
+
+import numpy as np
+import pytest
+import torch
+
+import fedflat as ff
+from fedflat.data.feed import Plan
+from fedflat.engine.evaluate import evaluate
+from fedflat.errors import UserError
+from fedflat.local import SGD, local_update
+from fedflat.method import Message, Method
+from fedflat.personal import personalise, personalise_command
+from fedflat.personal.alone import Alone, local_only, rounds_alone
+from fedflat.personal.finished import read_run
+from fedflat.personal.samples import Samples
+
+SMALL = {"model": "mlp", "clients": 6, "cohort": 3, "rounds": 4, "local_epochs": 1, "lr": 0.1, "device": "cpu"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    out = tmp_path_factory.mktemp("personal") / "run"
+    ff.run(ff.Experiment(method=ff.FedSOL(), seeds=(3, 5), momentum=0.5, weight_decay=1e-3, **SMALL), out=out)
+    return out
+
+
+@pytest.fixture(scope="module")
+def finished(folder):
+    return read_run(folder)
+
+
+@pytest.fixture(scope="module")
+def rows(folder):
+    return personalise(folder, (1, 2))
+
+
+def test_every_scheme_epoch_seed_and_client_is_measured(rows):
+    lines = [(row.scheme, row.epochs) for row in rows]
+    pairs = [(scheme, e) for scheme in ("FedSOL-FT", "FedSOL + kNN-Per") for e in (0, 1, 2)]
+    assert lines == [*pairs, ("local-only", 2)]
+    for row in rows:
+        assert {seed: sorted(clients) for seed, clients in row.clients.items()} == {3: [*range(6)], 5: [*range(6)]}
+        values = [a for seed in row.clients.values() for a in seed.values()]
+        assert row.accuracy == pytest.approx(statistics.fmean(values))
+        assert row.std == pytest.approx(statistics.stdev(values))
+        assert all(0 <= a <= 1 for a in values)
+
+
+def test_it_is_the_same_every_time(folder, rows):
+    assert personalise(folder, [2, 1, 2]) == rows
+
+
+def test_the_first_line_is_the_global_model(rows, finished):
+    samples = Samples(finished)
+    for trial in finished.trials:
+        expected = [evaluate(finished.assembly.task, trial.server.params, samples.test(k))[1] for k in range(6)]
+        assert list(rows[0].clients[trial.seed].values()) == expected
+
+
+def test_fine_tuning_is_plain_sgd_on_the_clients_own_data(finished):
+    task, params, client = finished.assembly.task, finished.trials[0].server.params, 4
+    alone = Alone(finished, 2, finished.assembly.parts)
+    plan = alone.feed.plan([3], 9, [client])
+    steps = [Plan(*(t[0, s][plan.mask[0, s]] for t in plan)) for s in range(plan.mask.shape[1])]
+    assert sum(int(step.mask.sum()) for step in steps) == 2 * len(finished.assembly.parts[client])
+    sgd = SGD(torch.tensor(0.2), 0.5, 1e-3)
+    end, *_ = local_update(Method(), task, sgd, Message(params), (), [alone.feed.batch(step) for step in steps])
+    ours = alone.train(3, 9, [0, client], [params, params], 0.2)[1]
+    assert torch.allclose(ours, end, atol=1e-5)
+    assert (ours - params).abs().max() > 0.01
+
+
+def test_clients_may_start_from_different_models(finished):
+    params = finished.trials[0].server.params
+    alone = Alone(finished, 1, finished.assembly.parts)
+    apart = [alone.train(0, 0, [k], [params + k], 0.1)[0] for k in (1, 2)]
+    together = alone.train(0, 0, [1, 2], [params + 1, params + 2], 0.1)
+    assert torch.allclose(torch.stack(apart), torch.stack(together), atol=1e-4)
+
+
+def test_local_only_is_a_federation_of_one(finished):
+    """As many rounds as the average client takes part in, from the initial model, at the run's learning rates."""
+    assert rounds_alone(finished) == 2
+    start = finished.assembly.starts[0]
+    alone = Alone(finished, 1, finished.assembly.parts)
+    first = alone.train(3, 0, [2], [start], 0.1)
+    second = alone.train(3, 1, [2], first, 0.1)
+    assert torch.equal(local_only(finished, alone, 3, [2], start)[0], second[0])
+
+
+def test_tests_follow_the_clients_labels(finished):
+    samples, data = Samples(finished), finished.assembly.dataset
+    for client, rows in enumerate(finished.assembly.parts):
+        mine = np.bincount(data.y[rows], minlength=10) / len(rows)
+        tested = np.bincount(samples.test(client).y, minlength=10)
+        present = np.bincount(data.y_test, minlength=10)
+        assert (tested == np.minimum(present, np.floor(1000 * mine + 1e-9))).all()
+
+
+def test_held_out_samples_are_not_kept(finished):
+    samples = Samples(finished)
+    for rows, kept, held in zip(samples.all, samples.kept, samples.held, strict=True):
+        assert len(held) == len(rows) // 5
+        assert np.array_equal(np.sort(np.concatenate([kept, held])), rows)
+
+
+def test_a_single_sample_is_kept(finished):
+    parts = [np.array([7]), np.array([1, 2])]
+    two = finished._replace(assembly=finished.assembly._replace(parts=parts))
+    samples = Samples(two)
+    assert [len(kept) for kept in samples.kept] == [1, 1]
+    assert [len(held) for held in samples.held] == [0, 1]
+
+
+def test_many_clients(tmp_path):
+    setting = SMALL | {"clients": 100, "rounds": 1, "partition": "iid", "batch_size": 8}
+    ff.run(ff.Experiment(method=ff.FedBABU(), **setting), out=tmp_path / "run")
+    rows = personalise(tmp_path / "run", (1,), alone=False)
+    assert all(len(row.clients[0]) == 100 for row in rows)
+    assert {row.scheme for row in rows} == {"FedBABU-FT", "FedBABU + kNN-Per"}
+
+
+def test_a_model_without_a_head_has_no_neighbours(tmp_path):
+    layers = (torch.nn.Flatten(), torch.nn.Linear(64, 10))
+    experiment = ff.Experiment(**(SMALL | {"model": torch.nn.Sequential(*layers)}))
+    ff.run(experiment, out=tmp_path / "run")
+    rows = personalise(tmp_path / "run", (1,), alone=False, experiment=experiment)
+    assert [(row.scheme, row.epochs) for row in rows] == [("FedAvg-FT", 0), ("FedAvg-FT", 1)]
+
+
+def test_the_command_writes_what_it_prints(folder, rows, capsys):
+    personalise_command(folder, (1,), alone=False)
+    out, err = capsys.readouterr()
+    assert err == ""
+    written = json.loads((folder / "personalise.json").read_text())
+    assert [line["scheme"] for line in written] == ["FedSOL-FT"] * 2 + ["FedSOL + kNN-Per"] * 2
+    tuned = next(row for row in rows if (row.scheme, row.epochs) == ("FedSOL-FT", 1))
+    assert written[1]["accuracy"] == tuned.accuracy
+    assert f"{tuned.accuracy:.2%} ± {tuned.std:.2%}" in out
+    assert str(folder / "personalise.json") in out
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"epochs": ()}, "--epochs"),
+        ({"epochs": (1, -1)}, "--epochs 1 -1"),
+        ({"epochs": (1,), "lr": 0.0}, "--lr 0"),
+    ],
+)
+def test_wrong_options_are_refused(folder, options, message):
+    with pytest.raises(UserError, match=message):
+        personalise(folder, **options)
+
+
+def test_wrong_folders_are_refused(tmp_path, folder):
+    with pytest.raises(UserError, match="holds no complete run"):
+        personalise(tmp_path)
+    with pytest.raises(UserError, match=r"--out .* folder does not exist"):
+        personalise_command(folder, out=tmp_path / "nowhere" / "personalise.json")
+
+
+def test_a_damaged_checkpoint_is_refused(tmp_path, folder):
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    path = copy / "checkpoint" / "state.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-5] ^= 1
+    path.write_bytes(bytes(data))
+    with pytest.raises(UserError, match="missing or damaged"):
+        personalise(copy)
+
+
+def test_a_diverged_run_is_refused(tmp_path):
+    ff.run(ff.Experiment(**(SMALL | {"lr": 1e30})), out=tmp_path / "run")
+    with pytest.raises(UserError, match="seed 0 has diverged"):
+        personalise(tmp_path / "run")
