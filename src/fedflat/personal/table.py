@@ -31,7 +31,10 @@ def personalise_command(
 def table(rows: Sequence[Row]) -> Table:
     """One line per scheme and number of epochs."""
     clients = sum(len(seed) for seed in rows[0].clients.values())
-    caption = f"mean ± standard deviation over {clients} clients (of all seeds), tested on their own label mix; 0 epochs is the global model"
+    caption = (
+        f"mean ± standard deviation over {clients} clients (of all seeds), tested on their own label mix; "
+        "0 epochs is the global model"
+    )
     shown = Table("model", "epochs", "accuracy", caption=caption)
     for row in rows:
         shown.add_row(row.scheme, str(row.epochs), f"{row.accuracy:.2%} ± {row.std:.2%}")
