@@ -20,8 +20,10 @@ from fedflat.report.progress import Bar
 SMALL = shlex.split(
     "--rounds 4 --clients 4 --cohort 2 --partition iid --model mlp --local-epochs 1 --engine sequential"
 )
-FIELDS = shlex.split("""method seeds final_accuracy_per_seed final_accuracy last10_accuracy_per_seed last10_accuracy rounds seconds
-client_steps_per_second bytes_down_per_client_round bytes_up_per_client_round diverged""")
+FIELDS = shlex.split(
+    "method seeds final_accuracy_per_seed final_accuracy last10_accuracy_per_seed last10_accuracy rounds seconds "
+    "client_steps_per_second bytes_down_per_client_round bytes_up_per_client_round diverged"
+)
 
 
 def metrics(folder: Path) -> list[dict[str, object]]:

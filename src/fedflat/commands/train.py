@@ -119,7 +119,7 @@ def _finished(experiment: Experiment, folder: Path, resume: bool) -> Result | No
         raise UserError(f"--out {folder.parent}: already holds {folder.name}; add --resume or choose another folder")
     if config.read_text(encoding="utf-8") != dump(experiment):
         raise UserError(f"--out {folder}: belongs to another configuration; choose another folder")
-    return read_run(folder).result_object() if (folder / "result.json").exists() else None
+    return read_run(folder).result if (folder / "result.json").exists() else None
 
 
 def _asks(flags: Iterable[str], *wanted: str) -> bool:

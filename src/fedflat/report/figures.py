@@ -18,29 +18,31 @@ def colour(number: int) -> str:
 
 def learning_curves(runs: Sequence[Run], key: str, title: str) -> dict[str, Any]:
     """Mean over seeds of `key` against the round, with a band of one standard deviation."""
-    traces = [trace for number, run in enumerate(runs) for trace in _curve(run, key, colour(number))]
+    drawn = [_curve(run, key, colour(number)) for number, run in enumerate(runs)]
+    traces = [band for band, _ in drawn] + [line for _, line in drawn]  # no line disappears behind a band
     axes: dict[str, dict[str, Any]] = {"xaxis": {"title": {"text": "round"}}, "yaxis": {"title": {"text": title}}}
     if key == "accuracy":
-        axes["yaxis"]["tickformat"] = ".0%"
+        axes["yaxis"] |= {"tickformat": ".0%", "hoverformat": ".2%"}
     return {"data": traces, "layout": axes}
 
 
-def _curve(run: Run, key: str, colour: str) -> list[dict[str, Any]]:
+def _curve(run: Run, key: str, colour: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """One run's band and line."""
     rounds, means, stds = seed_band(run, key)
-    upper = [m + s for m, s in zip(means, stds, strict=True)]
-    lower = [m - s for m, s in zip(means, stds, strict=True)]
-    line = {"x": rounds, "y": means, "name": run.name, "mode": "lines", "line": {"color": colour}}
+    edges = [m + s for m, s in zip(means, stds, strict=True)] + [m - s for m, s in zip(means, stds, strict=True)][::-1]
     band = {
         "x": rounds + rounds[::-1],
-        "y": upper + lower[::-1],
+        "y": [min(edge, 1.0) for edge in edges] if key == "accuracy" else edges,
         "fill": "toself",
         "fillcolor": colour + "30",
         "line": {"width": 0},
+        "mode": "lines",
         "hoverinfo": "skip",
         "showlegend": False,
         "legendgroup": run.name,
     }
-    return [band, line | {"legendgroup": run.name}]
+    line = {"x": rounds, "y": means, "name": run.name, "mode": "lines", "line": {"color": colour, "width": 2}}
+    return band, line | {"legendgroup": run.name}
 
 
 def seed_band(run: Run, key: str) -> tuple[list[int], list[float], list[float]]:

@@ -14,8 +14,8 @@ import yaml
 from fedflat.engine.folder import write_atomically
 from fedflat.errors import UserError
 from fedflat.report.figures import learning_curves
-from fedflat.report.runs import Run, read_run
-from fedflat.report.table import cells, headings
+from fedflat.report.runs import Run, read_runs
+from fedflat.report.table import best, cells, headings
 
 
 def report(paths: Sequence[Path], out: Path, target: float) -> list[str]:
@@ -31,37 +31,41 @@ def report(paths: Sequence[Path], out: Path, target: float) -> list[str]:
     return problems
 
 
-def read_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
-    """The runs that can be read, and why the others cannot."""
-    runs: list[Run] = []
-    problems: list[str] = []
-    for path in paths:
-        try:
-            runs.append(read_run(path))
-        except UserError as error:
-            problems.append(str(error))
-    return runs, problems
-
-
 def page(runs: Sequence[Run], problems: Sequence[str], target: float) -> str:
     """The HTML."""
     figures = {
         "Accuracy on the test set": learning_curves(runs, "accuracy", "accuracy"),
         "Loss on the test set": learning_curves(runs, "loss", "cross entropy"),
     }
-    template = jinja2.Environment(autoescape=True).from_string(
+    template = jinja2.Environment(autoescape=True, trim_blocks=True).from_string(
         resources.files("fedflat.report").joinpath("page.html").read_text(encoding="utf-8")
     )
-    finished = [run for run in runs if run.complete]
+    finished = [(run.name, run.result) for run in runs if run.result]
+    top = best([result for _, result in finished])
     return template.render(
         title=f"fedflat: {', '.join(run.name for run in runs)}",
+        setting=common(runs),
         headings=headings(target),
-        rows=[cells(run.name, run.result_object(), target) for run in finished],
-        unfinished=[run.name for run in runs if not run.complete],
+        rows=[(result.last10_accuracy == top, cells(name, result, target)) for name, result in finished],
+        unfinished=[run.name for run in runs if not run.result],
         problems=problems,
         figures=[{"id": f"figure-{n}", "title": title} for n, title in enumerate(figures)],
-        data=json.dumps(list(figures.values())).replace("</", "<\\/"),
-        configs=[(run.name, yaml.safe_dump(run.config, sort_keys=False, allow_unicode=True)) for run in runs],
-        versions=finished[0].result["versions"] if finished else {},
+        data=json.dumps(list(figures.values())).replace("<", "\\u003c"),
+        configs=[(run.name, describe(run)) for run in runs],
         plotly=plotly.offline.get_plotlyjs(),
     )
+
+
+def common(runs: Sequence[Run]) -> str:
+    """What all runs share, in words."""
+    keys = ("dataset", "partition", "alpha", "clients", "cohort", "local_epochs", "batch_size", "lr", "seeds")
+    shared = {key: runs[0].config.get(key) for key in keys}
+    same = {key: value for key, value in shared.items() if all(run.config.get(key) == value for run in runs)}
+    words = {key: " ".join(map(str, value)) if isinstance(value, list) else value for key, value in same.items()}
+    return ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in words.items() if value is not None)
+
+
+def describe(run: Run) -> str:
+    """A run's configuration, and what it ran on, as YAML."""
+    facts = {**run.config, **({"versions": run.result.versions} if run.result else {})}
+    return yaml.safe_dump(facts, sort_keys=False, allow_unicode=True)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -11,37 +14,58 @@ import yaml
 
 from fedflat.engine.folder import read_rows
 from fedflat.errors import UserError
-from fedflat.experiments.result import Result, summary
+from fedflat.experiments.result import Result
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run as its folder tells it; `result` of an unfinished run is what can be said so far."""
+    """A run as its folder tells it; `result` is None while it is unfinished."""
 
     name: str
     path: Path
     config: dict[str, Any]
     rows: list[dict[str, Any]]
-    result: dict[str, Any]
-    complete: bool
-
-    def result_object(self) -> Result:
-        """The result as `fedflat.run` returned it."""
-        return Result(**self.result, history=self.rows)
+    result: Result | None
 
 
 def read_run(path: Path) -> Run:
     """Read a run folder; raises UserError for one that is none or is damaged."""
     try:
         config = yaml.safe_load((path / "config.yaml").read_text(encoding="utf-8"))
-        rows, finished = read_rows(path / "metrics.jsonl"), path / "result.json"
-        result = json.loads(finished.read_text(encoding="utf-8")) if finished.exists() else {}
-        if not rows:
-            raise UserError(f"{path}: has no metrics yet")
-        return Run(path.name, path, config, rows, {**summary(rows, config["seeds"]), **result}, finished.exists())
+        rows, finished = [_checked(row) for row in read_rows(path / "metrics.jsonl")], path / "result.json"
+        result = Result(**json.loads(finished.read_text(encoding="utf-8")), history=rows) if finished.exists() else None
+        setting = {"method": config["method"], **config}
     except FileNotFoundError as error:
         raise UserError(f"{path}: not a run folder ({Path(str(error.filename)).name} is missing)") from None
-    except (OSError, ValueError, KeyError, TypeError, IndexError, yaml.YAMLError) as error:
-        if isinstance(error, UserError):
-            raise
+    except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError) as error:
         raise UserError(f"{path}: damaged run folder ({type(error).__name__}: {error})") from None
+    if not rows:
+        raise UserError(f"{path}: has no metrics yet")
+    return Run(path.name, path, setting, rows, result)
+
+
+def _checked(row: dict[str, Any]) -> dict[str, Any]:
+    """A line of metrics.jsonl that has what tables and figures need."""
+    numbers = [row["round"], row["seed"], row["accuracy"], 0.0 if row["loss"] is None else row["loss"]]
+    if not all(isinstance(number, Real) for number in numbers):
+        raise ValueError(f"metrics.jsonl: {row}")
+    return row
+
+
+def read_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
+    """The runs that can be read, with names that tell them apart, and why the others cannot."""
+    runs: list[Run] = []
+    problems: list[str] = []
+    for path in (run for given in paths for run in _expand(given)):
+        try:
+            runs.append(read_run(path))
+        except UserError as error:
+            problems.append(str(error))
+    names = [run.name for run in runs]
+    return [dataclasses.replace(r, name=str(r.path)) if names.count(r.name) > 1 else r for r in runs], problems
+
+
+def _expand(path: Path) -> Iterator[Path]:
+    """A folder of runs, such as a comparison's, stands for its runs."""
+    inside = [] if (path / "config.yaml").exists() else sorted(p.parent for p in path.glob("*/config.yaml"))
+    yield from inside or [path]

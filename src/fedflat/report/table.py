@@ -9,21 +9,22 @@ from rich.table import Table
 
 from fedflat.experiments.result import Result
 
-COLUMNS = ("method", "accuracy", "last 10 %", "rounds to {target}", "bytes down", "bytes up", "seconds", "")
+COLUMNS = ("method", "accuracy", "last 10 %", "rounds to {target}", "bytes down", "bytes up", "seconds", "note")
 
 
 def cells(name: str, result: Result, target: float) -> list[str]:
     """One method's row as text."""
     reached = result.rounds_to(target)
+    lost = "diverged: seed " + " ".join(map(str, result.diverged_seeds)) if result.diverged else ""
     return [
         name,
         f"{result.final_accuracy:.2%} ± {result.final_accuracy_std:.2%}",
         f"{result.last10_accuracy:.2%} ± {result.last10_accuracy_std:.2%}",
-        "–" if reached is None else f"{reached:g}",
+        "–" if reached is None else f"{reached:.1f}".removesuffix(".0"),
         f"{result.bytes_down_per_client_round:,}",
         f"{result.bytes_up_per_client_round:,}",
         f"{result.seconds:.1f}",
-        "diverged: seed " + " ".join(map(str, result.diverged_seeds)) if result.diverged else "",
+        lost,
     ]
 
 
@@ -32,12 +33,21 @@ def headings(target: float) -> list[str]:
     return [column.format(target=f"{target:.0%}") for column in COLUMNS]
 
 
+def best(results: Sequence[Result]) -> float:
+    """The highest mean accuracy over the last tenth of the evaluations, which tables set in bold."""
+    return max((result.last10_accuracy for result in results), default=0.0)
+
+
 def print_table(results: Sequence[tuple[str, Result]], target: float = 0.8) -> None:
     """Print the comparison; bytes are per client and round."""
-    table = Table(*headings(target), caption="mean ± standard deviation over seeds; bytes per client and round")
-    best = max((r.last10_accuracy for _, r in results), default=0.0)
+    table = Table(caption="mean ± standard deviation over seeds; bytes per client and round")
+    for column in headings(target):
+        table.add_column(column, justify="left" if column in ("method", "note") else "right")
+    top = best([result for _, result in results])
     for name, result in results:
-        style = "bold" if len(results) > 1 and result.last10_accuracy == best else None
+        style = "bold" if len(results) > 1 and result.last10_accuracy == top else None
         table.add_row(*cells(name, result, target), style=style)
+    if not any(result.diverged for _, result in results):
+        table.columns.pop()
     console = Console()
     console.print(table) if console.is_terminal else Console(width=140).print(table)
