@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from conftest import MakeRun
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
@@ -15,6 +14,7 @@ from selenium.webdriver.support.ui import WebDriverWait
 
 from fedflat.cli import main
 
+MakeRun = Callable[..., Path]
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import MakeRun
 
 from fedflat.cli import main
 from fedflat.report.figures import learning_curves
 from fedflat.report.runs import read_run, read_runs
 from fedflat.report.table import cells
+
+MakeRun = Callable[..., Path]
 
 
 def test_curves_are_means_with_bands_of_one_standard_deviation(make_run: MakeRun) -> None:
