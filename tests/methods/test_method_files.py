@@ -16,6 +16,7 @@ import torch
 from variants import ALL, DEFAULTS
 
 import fedflat as ff
+from fedflat.commands.parse import method_spec
 from fedflat.engine.state import pack
 from fedflat.experiments.traffic import messages, traffic
 from fedflat.method import Method
@@ -135,3 +136,21 @@ def _shown(field: dataclasses.Field[Any], method: Method) -> str:
 
 def test_every_page_is_a_method() -> None:
     assert {path.stem for path in DOCS.glob("*.md")} - {"README"} == set(ff.METHODS)
+
+
+def test_the_index_lists_every_method() -> None:
+    index = (DOCS / "README.md").read_text(encoding="utf-8")
+    assert [
+        name for name in ff.METHODS if f"| [{name}]({name}.md) | `{ff.METHODS[name].__name__}` |" not in index
+    ] == []
+
+
+@pytest.mark.parametrize("page", ["README", *ff.METHODS])
+def test_commands_on_the_pages_exist(page: str) -> None:
+    lines = (DOCS / f"{page}.md").read_text(encoding="utf-8").splitlines()
+    commands = [line.split()[2:] for line in lines if line.startswith("fedflat run ")]
+    assert commands
+    for spec, *words in commands:
+        own = {flag(field.name) for field in dataclasses.fields(method_spec(spec))}
+        known = own | {flag(field.name) for field in dataclasses.fields(ff.Setting)} | {"--no-regularise"}
+        assert {word for word in words if word.startswith("--")} <= known
