@@ -12,8 +12,10 @@ COMMANDS = {
     "run": ("fedflat.commands.train:run_command", "train one method: fedflat run fedsol --rho 2 --rounds 60"),
     "compare": ("fedflat.commands.train:compare_command", "train several methods: fedflat compare fedavg fedsol:rho=2"),
     "report": ("fedflat.commands.catalogue:report_command", "write one HTML page about runs: fedflat report runs/*"),
+    "personalise": ("fedflat.commands.personalise:personalise_command", "fine-tune a run's model for each client"),
     "methods": ("fedflat.commands.catalogue:methods_command", "list the methods, their options and what they send"),
     "cite": ("fedflat.commands.catalogue:cite_command", "print the BibTeX entries of methods"),
+    "toy": ("fedflat.commands.toy:toy_command", "FedSOL's two-dimensional example as a table and a picture"),
     "data": ("fedflat.cli:data_command", "prepare, list and show data sets"),
 }
 DATA = {

@@ -69,6 +69,11 @@ def test_cite(capsys) -> None:
     assert all(printed(f"cite {name}", capsys).startswith("@") for name in METHODS)
 
 
+def test_toy(tmp_path: Path, capsys) -> None:
+    assert "FedSOL" in printed(f"toy --out {tmp_path / 'toy.png'}", capsys)
+    assert (tmp_path / "toy.png").read_bytes().startswith(b"\x89PNG")
+
+
 def test_data(tmp_path: Path, capsys) -> None:
     assert "digits" in printed(f"data list --cache {tmp_path}", capsys)
     picture = tmp_path / "parts.png"

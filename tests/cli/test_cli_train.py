@@ -53,6 +53,14 @@ def test_run_leaves_a_folder(tmp_path: Path, capsys) -> None:
     assert not printed.err, "quiet when not on a terminal"
 
 
+def test_personalise(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    assert main(["run", "fedavg", *SMALL, "--out", str(out)]) == 0
+    assert main(["personalise", str(out), "--epochs", "0", "1", "--no-alone"]) == 0
+    schemes = {row["scheme"] for row in json.loads((out / "personalise.json").read_text())}
+    assert schemes == {"FedAvg-FT", "FedAvg + kNN-Per"}
+
+
 def test_config_is_rerunnable_and_flags_override_it(tmp_path: Path) -> None:
     first, second, third = (tmp_path / name for name in ("first", "second", "third"))
     assert main(["run", "fedgf", "--rho", "0.3", *SMALL, "--seeds", "1", "--out", str(first)]) == 0
