@@ -10,7 +10,7 @@ class UserError(ValueError):
     """Something the user gave cannot be used; the message names it, its value and what is allowed."""
 
 
-def near_miss(word: str, known: Iterable[str]) -> str:
-    """' (did you mean X?)' where a known word is close, else ''."""
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.7)
-    return f" (did you mean {close[0]}?)" if close else ""
+def near_miss(word: str, known: Iterable[str], prefix: str = "") -> str:
+    """' (did you mean X?)' where a known word is close, else ''; a prefix that all share does not make words close."""
+    close = difflib.get_close_matches(word.removeprefix(prefix), [k.removeprefix(prefix) for k in known], n=1)
+    return f" (did you mean {prefix}{close[0]}?)" if close else ""

@@ -35,7 +35,7 @@ def parse(options: type[T], words: Sequence[str], prog: str, default: T | None =
         **extra,
     )
     if rest:
-        raise UserError(f"{rest[0]}: unknown option{near_miss(rest[0], _flags(values))}; see {prog} --help")
+        raise UserError(f"{rest[0]}: unknown option{near_miss(rest[0], _flags(values), '--')}; see {prog} --help")
     check(values)
     return values
 
