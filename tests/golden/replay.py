@@ -21,6 +21,7 @@ from fedflat.method import Method
 from fedflat.task import Batch, Task
 
 CASES = Path(__file__).parent / "cases"
+ALIASES = {"lam": ("lambda",), "ghat": ("g_hat", "g"), "momentum": ("m",)}
 
 
 class Net(nn.Module):
@@ -94,7 +95,7 @@ def gaps(case: str | Path, method: Method, engine: str, dtype: torch.dtype = tor
         recorder = Recorder(runner)
         play(method, recorder, [trial], r, [cohort], [weights], clients, sgd)
         seen = _seen(trial, recorder, clients)
-        found = {name: _gap(value, data[name][r], name) for name, value in seen.items() if name in data}
+        found = {n: _gap(values, data[n][r], n) for n, values in seen.items() if _comparable(values, data, n, r)}
         worst = {name: max(gap, worst.get(name, 0.0)) for name, gap in found.items()}
     return worst
 
@@ -103,25 +104,29 @@ def _optimiser(meta: Any) -> tuple[float, float]:
     return meta["optimizer"]["momentum"], meta["optimizer"]["weight_decay"]
 
 
-def _seen(trial: Trial, recorder: Recorder, clients: int) -> dict[str, Tensor]:
-    """What happened in the round, under the files' names."""
+def _seen(trial: Trial, recorder: Recorder, clients: int) -> dict[str, list[Tensor]]:
+    """What happened in the round, under the files' names; with two exchanges a file may hold either's message."""
+    messages = [_named("broadcast", message) for message in recorder.messages]
     server = _named("server", trial.server) | {"server.params": trial.server.params}
-    client = _named("client", trial.clients.gather(range(clients)))
+    states = server | _named("client", trial.clients.gather(range(clients))) | {"local.params": recorder.ends[-1]}
     first = {"exchange0.local.params": recorder.ends[0]} if len(recorder.ends) > 1 else {}
-    return server | client | first | _named("broadcast", recorder.messages[-1]) | {"local.params": recorder.ends[-1]}
+    once = {name: [value] for name, value in (states | first).items()}
+    return once | {name: [message[name] for message in messages] for name in messages[0]}
 
 
 def _named(owner: str, state: Any) -> dict[str, Tensor]:
-    """A state's tensors by their own names; `lambda` is no name in Python."""
+    """A state's tensors by their own names and by those the files may use."""
     own = {name.split(".")[-1]: tensor for name, tensor in pack(state).items()}
-    return {f"{owner}.{'lambda' if name == 'lam' else name}": tensor for name, tensor in own.items()}
+    return {f"{owner}.{known}": tensor for name, tensor in own.items() for known in (name, *ALIASES.get(name, ()))}
 
 
-def _gap(value: Tensor, recorded: Any, name: str) -> float:
-    """The largest difference; infinite where shapes differ."""
-    if recorded.shape != tuple(value.shape):
-        return float("inf")
+def _comparable(values: list[Tensor], data: Any, name: str, r: int) -> bool:
+    return name in data and data[name][r].shape == tuple(values[0].shape)
+
+
+def _gap(values: list[Tensor], recorded: Any, name: str) -> float:
+    """The largest difference, from the nearest of several values."""
     known = torch.tensor(recorded, dtype=torch.float64)
     if name == "server.flags":  # the file puts rounds not yet played last
-        value, known = value.sort().values, known.sort().values
-    return float((value.double() - known).abs().max())
+        values, known = [value.sort().values for value in values], known.sort().values
+    return min(float((value.double() - known).abs().max()) for value in values)
