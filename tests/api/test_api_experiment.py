@@ -1,0 +1,119 @@
+"""Own models and data from Python: run, stop, resume; and what is refused, with the reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from torch import nn
+
+import fedflat as ff
+
+RNG = np.random.default_rng(0)
+Y = RNG.integers(0, 3, 120)
+X = RNG.normal(size=(120, 5)).astype(np.float32) + 2 * np.eye(3, 5, dtype=np.float32)[Y]
+CLIENTS = [list(range(n, 90, 6)) for n in range(6)]
+
+
+def data(**changes: Any) -> ff.Dataset:
+    values = {"x": X[:90], "y": Y[:90], "x_test": X[90:], "y_test": Y[90:], "clients": CLIENTS, "name": "mine"}
+    return ff.Dataset.from_arrays(**{**values, **changes})
+
+
+def model() -> nn.Module:
+    torch.manual_seed(5)
+    return nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3))
+
+
+def experiment(**changes: Any) -> ff.Experiment:
+    values = {"dataset": data(), "model": model(), "rounds": 6, "cohort": 3, "batch_size": 8, "local_epochs": 1}
+    return ff.Experiment(**{**values, "engine": "sequential", "checkpoint_every": 2, **changes})
+
+
+class Stop(Exception):
+    """Ends a run from its watcher."""
+
+
+def stop_at(round: int, rows: list[dict[str, Any]]) -> None:
+    if round == 5:
+        raise Stop
+
+
+def test_own_data_and_model_resume(tmp_path: Path) -> None:
+    whole = ff.run(experiment(method=ff.FedGloSS()))
+    with pytest.raises(Stop):
+        ff.run(experiment(method=ff.FedGloSS()), out=tmp_path / "run", watch=stop_at)
+    config = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
+    assert config["dataset"].startswith("own:mine-")
+    assert config["model"].startswith("own:Sequential-")
+    resumed = ff.run(experiment(method=ff.FedGloSS()), out=tmp_path / "run", resume=True)
+    assert [row["loss"] for row in resumed.history] == [row["loss"] for row in whole.history]
+    assert resumed.final_accuracy == whole.final_accuracy > 0.5
+
+
+def test_resume_refuses_other_data_and_other_models(tmp_path: Path) -> None:
+    with pytest.raises(Stop):
+        ff.run(experiment(), out=tmp_path / "run", watch=stop_at)
+    changed = X[:90].copy()
+    changed[3, 2] += 1
+    for other in (experiment(dataset=data(x=changed)), experiment(model=nn.Linear(5, 3))):
+        with pytest.raises(ff.UserError, match="belongs to another configuration"):
+            ff.run(other, out=tmp_path / "run", resume=True)
+
+
+def test_a_module_is_the_start_of_every_seed_and_is_left_alone() -> None:
+    own = model()
+    before = [p.clone() for p in own.parameters()]
+    first = ff.run(experiment(model=own, rounds=1, seeds=(0, 1)))
+    again = ff.run(experiment(model=own, rounds=1, seeds=(0, 1)))
+    assert first.curve(0, "loss") == again.curve(0, "loss") != first.curve(1, "loss")
+    assert all(torch.equal(p, old) for p, old in zip(own.parameters(), before, strict=True))
+
+
+def test_a_function_builds_one_model_for_each_seed() -> None:
+    built = ff.run(experiment(model=lambda: nn.Linear(5, 3), rounds=1, seeds=(0, 1)))
+    again = ff.run(experiment(model=lambda: nn.Linear(5, 3), rounds=1, seeds=(0, 1)))
+    assert built.curve(0, "loss") == again.curve(0, "loss") != built.curve(1, "loss")
+
+
+def test_divergence_is_recorded() -> None:
+    result = ff.run(experiment(model=nn.Linear(5, 3), lr=1e38, rounds=50))
+    assert result.diverged
+    assert result.diverged_seeds == [0]
+    assert result.rounds < 50
+
+
+class WithRunningStatistics(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(5, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.norm(self.first(x)))
+
+
+REFUSED = [
+    ({"model": WithRunningStatistics()}, "'norm' .BatchNorm1d. keeps running statistics"),
+    ({"model": nn.Sequential(nn.Linear(5, 3), nn.Dropout(0.5))}, "global random state"),
+    ({"method": ff.FedSOL()}, "has no parts `features` and `head`; use --perturb all"),
+    ({"method": ff.FedSOL(rho=-1.0)}, "--rho -1.0: must be at least 0"),
+    ({"method": ff.FedSOL(rho="2")}, "--rho 2: must be a number"),
+    ({"method": "fedsol"}, "--method fedsol"),
+    ({"alpha": -1.0}, "--alpha -1.0: must be at least 0"),
+    ({"cohort": 7}, "--cohort 7: must be at most the number of clients, 6"),
+    ({"rounds": 2.5}, "--rounds 2.5: must be a whole number"),
+    ({"seeds": 3}, "--seeds 3: must be a list"),
+    ({"seeds": ()}, "at least one seed"),
+    ({"dataset": 3}, "--dataset 3"),
+    ({"model": 3}, "--model 3"),
+]
+
+
+@pytest.mark.parametrize(("changes", "reason"), REFUSED, ids=[reason for _, reason in REFUSED])
+def test_refused(changes: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ff.UserError, match=reason):
+        ff.run(experiment(**changes))
