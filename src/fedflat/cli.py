@@ -41,7 +41,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.close()
     except OSError as error:
         return _complain(error, 1)
+    except (MemoryError, RuntimeError) as error:
+        if not _memory(error):
+            raise
+        return _complain("not enough memory; a smaller model, cohort or batch size needs less", 1)
     return 0
+
+
+def _memory(error: Exception) -> bool:
+    """Whether Python, torch on a CPU or torch on a GPU ran out of memory."""
+    return isinstance(error, MemoryError) or any(
+        words in str(error) for words in ("out of memory", "can't allocate memory")
+    )
 
 
 def data_command(words: list[str]) -> None:

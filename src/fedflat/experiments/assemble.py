@@ -42,7 +42,8 @@ def assemble(experiment: Experiment) -> Assembly:
     if experiment.cohort > len(parts):
         raise UserError(f"--cohort {experiment.cohort}: must be at most the number of clients, {len(parts)}")
     device = pick_device(experiment.device)
-    feed = Feed(dataset, parts, experiment.batch_size, experiment.local_epochs, _augment(experiment, dataset), device)
+    batch_size = min(experiment.batch_size, max(len(part) for part in parts))
+    feed = Feed(dataset, parts, batch_size, experiment.local_epochs, _augment(experiment, dataset), device)
     models = [_model(experiment, dataset, seed) for seed in experiment.seeds]
     task = Task(models[0], set_precision(experiment.precision, device))
     starts = [task.flatten(dict(model.named_parameters())).detach().to(device) for model in models]

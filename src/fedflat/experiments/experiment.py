@@ -38,7 +38,7 @@ class Setting:
     """Augmentation of training images: the data set's own, crop and flip only, or none."""
     rounds: Count = 60
     """Communication rounds."""
-    local_epochs: Count = 5
+    local_epochs: Annotated[int, Range(1, 10_000)] = 5
     """Epochs over its own data that a client trains in a round."""
     batch_size: Count = 32
     """Samples per local step; the last batch of an epoch may be smaller."""
