@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -33,12 +34,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     try:
         _dispatch("fedflat", COMMANDS, words)
+        sys.stdout.flush()
     except UserError as error:
         return _complain(error, 2)
     except KeyboardInterrupt:
         return _complain("interrupted; a run with --out continues with --resume", 130)
-    except BrokenPipeError:
-        sys.stderr.close()
+    except BrokenPipeError:  # the reader went away, as head does; Python's own flush at exit shall not mind
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
         return _complain(error, 1)
     except (MemoryError, RuntimeError) as error:

@@ -31,6 +31,8 @@ FLAGS = [
     ("run fedavg --lr-decay 1.5", "--lr-decay 1.5", "between 0 (not included) and 1"),
     ("run fedavg --momentum 2", "--momentum 2", "between 0 and 1"),
     ("run fedavg --batch-size -8", "--batch-size -8", "between 1 and"),
+    ("run fedavg --local-epochs 99999", "--local-epochs 99999", "between 1 and 10000"),
+    ("run fedavg --alpha inf", "--alpha inf", "finite"),
     ("run fedavg --seeds 1 1", "--seeds 1 1", "once"),
     ("run fedavg --seeds -1", "--seeds -1", "between 0 and"),
     ("run fedavg --seeds 99999999999999999999", "--seeds 99999999999999999999", "between 0 and 4294967295"),
