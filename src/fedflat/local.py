@@ -42,7 +42,7 @@ def advance(method: Method, task: Task, sgd: SGD, carry: Carry, batch: Batch, ms
 
 def finish(method: Method, sgd: SGD, carry: Carry, msg: Any, steps: Tensor) -> tuple[Any, Any]:
     """The reply and the state the client keeps."""
-    local = Local(sgd.lr, steps, torch.as_tensor(sgd.momentum, dtype=carry.w.dtype, device=carry.w.device))
+    local = Local(sgd.lr, steps, torch.full_like(sgd.lr, sgd.momentum))
     return method.reply(carry.w, msg, carry.client, local)
 
 

@@ -46,7 +46,7 @@ def fold(key: Word, *words: Word) -> Tensor:
     """Hash `words` into `key`, broadcasting: h <- mix((h + golden) ^ mix(word)). Python words never touch a device."""
     h = key if isinstance(key, Tensor) else torch.tensor(_signed(key))
     for word in words:
-        mixed = mix(word + _MIX2) if isinstance(word, Tensor) else _signed(_mix(word + _MIX2))
+        mixed = mix(word ^ _MIX2) if isinstance(word, Tensor) else _signed(_mix(word ^ _MIX2))
         h = mix((h + _GOLDEN) ^ mixed)
     return h
 

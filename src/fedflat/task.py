@@ -61,8 +61,8 @@ class Task:
 
     def mask(self, prefix: str, device: torch.device | None = None) -> Tensor:
         """True at the entries of w that belong to parameters named `prefix`…"""
-        marks = [torch.full((n,), name.startswith(prefix)) for name, n in zip(self.shapes, self.sizes, strict=True)]
-        return torch.cat(marks).to(device)
+        parts = zip(self.shapes, self.sizes, strict=True)
+        return torch.cat([torch.full((n,), name.startswith(prefix), device=device) for name, n in parts])
 
     def _call(self, part: str, w: Tensor, x: Tensor, *more: Any) -> Tensor:
         dtype = self.compute or w.dtype

@@ -13,6 +13,7 @@ from fedflat.data.augment import augment, normalise
 from fedflat.data.dataset import Augment, Dataset
 from fedflat.random import fold, purpose
 from fedflat.task import Batch
+from fedflat.transfer import send
 
 
 class Plan(NamedTuple):
@@ -70,7 +71,7 @@ class Feed:
 
     def plan(self, seeds: Sequence[int], round: int, clients: Sequence[int], exchange: int = 0) -> Plan:
         """The steps of each client under its trial's seed, [clients, steps, batch], padded to the longest client."""
-        seed, ids = torch.tensor([list(seeds), list(clients)], device=self.sizes.device)[..., None]
+        seed, ids = send([list(seeds), list(clients)], self.sizes.device)[..., None]
         sizes, first = self.sizes[ids[:, 0]], exchange * self.epochs
         epochs = torch.arange(first, first + self.epochs, device=ids.device)
         words = fold(seed, purpose("sample"), round, ids, epochs)

@@ -9,18 +9,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.func import vmap
 
 from fedflat.data.feed import Plan, Source
 from fedflat.engine.contract import Job, Trained, summarise
-from fedflat.engine.graph import Replay, trace
-from fedflat.engine.packing import Schedule, Switch, choose_lanes, schedule
+from fedflat.engine.graph import WARM_UP, capture, trace
+from fedflat.engine.packing import Schedule, choose_lanes, schedule
 from fedflat.engine.state import tree_map
+from fedflat.kernels import use_lane_ops
 from fedflat.local import SGD, Carry, advance, finish, start
 from fedflat.method import Method
 from fedflat.task import Task
+from fedflat.transfer import send
 
 
 class Work(NamedTuple):
@@ -37,7 +40,8 @@ class Batched:
     """Trains all clients of a round, and all seeds, as lanes of one step."""
 
     def __init__(self, method: Method, task: Task, source: Source, lanes: int | None = None) -> None:
-        self.method, self.task, self.source, self.lanes = method, task, source, lanes
+        self.method, self.source, self.lanes = method, source, lanes
+        self.task = Task(use_lane_ops(task.model), task.compute)
         self._bench: Bench | None = None
 
     def prepare(self, rounds: Sequence[Sequence[int]]) -> None:
@@ -72,7 +76,7 @@ class Batched:
 
     def _conclude(self, work: Work, ends: Tensor, states: Any, lengths: Sequence[int]) -> list[Trained]:
         """Replies, kept states and means, job by job."""
-        steps = torch.tensor(lengths, dtype=ends.dtype, device=ends.device)
+        steps = send(lengths, ends.device, ends.dtype)
         trained, first = [], 0
         for job in work.jobs:
             part = slice(first, first + len(job.clients))
@@ -98,7 +102,7 @@ def _gather(jobs: Sequence[Job]) -> Work:
 
 
 class Bench:
-    """The lanes' tensors, which stay where they are from round to round, and the step that works on them."""
+    """The lanes' tensors, which stay from round to round, and the step that works on them."""
 
     def __init__(
         self, method: Method, task: Task, source: Source, lanes: int, work: Work, plan: Plan, sgd: SGD
@@ -110,23 +114,29 @@ class Bench:
         self.carry = self.carry._replace(w=self.carry.w.clone())
         self.lr = sgd.lr.clone()
         self.momentum, self.weight_decay = sgd.momentum, sgd.weight_decay
-        self.time = torch.zeros(1, dtype=torch.int64, device=self.lr.device)
-        self._step = trace(self._lanes_step, *self._inputs(Plan(*(t[zeros, 0] for t in plan)), self._idle(lanes)))
+        self._trace(Plan(*(t[zeros, 0] for t in plan)))
         self._capacity = 0
 
-    def _idle(self, lanes: int) -> Tensor:
-        return torch.zeros(lanes, dtype=torch.bool, device=self.lr.device)
+    def _trace(self, plan: Plan) -> None:
+        """The step as plain operations; on a GPU compiled to work in place."""
+        inputs = (self.carry, self.message, self.lr, plan)
+        if self.lr.is_cuda:
+            self.clock = torch.zeros(1, dtype=torch.int64, device=self.lr.device)
+            step = trace(self._in_place, *inputs, torch.zeros_like(plan.rows[:, 0], dtype=torch.bool))
+            self._step = torch.compile(step, fullgraph=True, dynamic=False)
+        else:
+            self._step = trace(self._advance, *inputs)
 
-    def _inputs(self, plan: Plan, active: Tensor) -> tuple[Any, ...]:
-        return self.carry, self.message, self.lr, plan, active
-
-    def _lanes_step(self, carry: Carry, message: Any, lr: Tensor, plan: Plan, active: Tensor) -> Carry:
-        """One step of every lane; lanes without work keep what they have."""
+    def _advance(self, carry: Carry, message: Any, lr: Tensor, plan: Plan) -> Carry:
+        """One step of every lane."""
         sgd = SGD(lr, self.momentum, self.weight_decay)
-        new = vmap(lambda c, b, m: advance(self.method, self.task, sgd, c, b, m))(
-            carry, self.source.batch(plan), message
-        )
-        return tree_map(lambda a, b: torch.where(active.view(-1, *[1] * (a.dim() - 1)), a, b), new, carry)
+        step = vmap(lambda c, b, m: advance(self.method, self.task, sgd, c, b, m))
+        return step(carry, self.source.batch(plan), message)
+
+    def _in_place(self, carry: Carry, message: Any, lr: Tensor, plan: Plan, active: Tensor) -> None:
+        """One step of every lane that is active, written over the carry."""
+        new = self._advance(carry, message, lr, plan)
+        tree_map(lambda old, fresh: old.copy_(_choose(active, fresh, old)), carry, new)
 
     def play(self, work: Work, plan: Plan, table: Schedule, sgd: SGD) -> tuple[Tensor, Any]:
         """All steps of a round; returns each item's end of training and state."""
@@ -134,54 +144,79 @@ class Bench:
         self.lr.copy_(sgd.lr)
         ends = self.carry.w.new_empty(len(work.clients), self.carry.w.shape[1])
         states = tree_map(torch.clone, work.states)
-        pending = list(table.switches)
+        owner = send(work.owner, ends.device)
+        starts, stops = _by_time(table.starts, ends.device), _by_time(table.ends, ends.device)
         for time in range(len(table.item) + 1):
-            now = []
-            while pending and pending[0].time == time:
-                now.append(pending.pop(0))
-            self._switch(now, work, ends, states)
+            if time in stops:
+                self._put_aside(*stops[time], ends, states)
+            if time in starts:
+                self._take_up(*starts[time], owner, work)
             if time < len(table.item):
-                self._replay()
+                self._tick(time)
         return ends, states
 
     def _load(self, plan: Plan, table: Schedule) -> None:
         """Lay the round's plan out by time and lane."""
-        device = self.lr.device
-        item, step = (torch.from_numpy(t).to(device) for t in (table.item, table.step))
-        steps = len(table.item)
+        device, steps = self.lr.device, len(table.item)
+        item, step = (send(t, device) for t in (table.item, table.step))
         self._reserve(steps, plan)
         rows = item.clamp(min=0)
         for buffer, source in zip(self._plan, plan, strict=True):
             buffer[:steps] = source[rows, step]
         self._active[:steps] = item >= 0
-        self.time.zero_()
+        self._full = [min(items) >= 0 for items in table.item.tolist()]
+        if device.type == "cuda":
+            self.clock.zero_()
 
     def _reserve(self, steps: int, plan: Plan) -> None:
-        """Room for `steps` steps; the step is captured anew when the room moves."""
+        """Room for `steps` steps; on a GPU the step is captured anew when the room moves."""
         if steps <= self._capacity:
             return
-        self._capacity = max(steps, 2 * self._capacity)
+        self._capacity = max(steps, 2 * self._capacity, WARM_UP + 1)
         lanes, batch = len(self.carry.w), plan.rows.shape[-1]
         self._plan = Plan(*(t.new_zeros(self._capacity, lanes, batch) for t in plan))
-        self._active = self._idle(lanes).repeat(self._capacity, 1)
-        self._replay = Replay(self._tick, self.lr.is_cuda)
+        self._active = torch.zeros(self._capacity, lanes, dtype=torch.bool, device=self.lr.device)
+        if self.lr.is_cuda:
+            self.clock.zero_()
+            self._replay = capture(self._timed_step)
 
-    def _tick(self) -> None:
-        """One step in place, at the time on the device's own clock."""
-        plan = Plan(*(t.index_select(0, self.time)[0] for t in self._plan))
-        new = self._step(*self._inputs(plan, self._active.index_select(0, self.time)[0]))
-        tree_map(lambda old, fresh: old.copy_(fresh), self.carry, new)
-        self.time.add_(1)
+    def _timed_step(self) -> None:
+        """One step at the time on the device's own clock."""
+        plan = Plan(*(t.index_select(0, self.clock)[0] for t in self._plan))
+        self._step(self.carry, self.message, self.lr, plan, self._active.index_select(0, self.clock)[0])
+        self.clock.add_(1)
 
-    def _switch(self, switches: Sequence[Switch], work: Work, ends: Tensor, states: Any) -> None:
-        """Put finished items aside and start the next ones."""
-        if done := [(s.lane, s.done) for s in switches if s.done >= 0]:
-            lanes, items = (torch.tensor(t, device=ends.device) for t in zip(*done, strict=True))
-            ends[items] = self.carry.w[lanes]
-            tree_map(lambda kept, lane: kept.index_copy_(0, items, lane[lanes]), states, self.carry.client)
-        if fresh := [(s.lane, s.next, work.owner[s.next]) for s in switches if s.next >= 0]:
-            lanes, items, jobs = (torch.tensor(t, device=ends.device) for t in zip(*fresh, strict=True))
-            tree_map(lambda lane, new: lane.index_copy_(0, lanes, new[jobs]), self.message, work.messages)
-            self.carry.w[lanes] = work.messages.params[jobs]
-            self.carry.buffer[lanes] = 0
-            tree_map(lambda lane, new: lane.index_copy_(0, lanes, new[items]), self.carry.client, work.states)
+    def _tick(self, time: int) -> None:
+        """One step of every lane; lanes without work keep what they have."""
+        if self.lr.is_cuda:
+            return self._replay()
+        new = self._step(self.carry, self.message, self.lr, Plan(*(t[time] for t in self._plan)))
+        keep = self._active[time]
+        new = new if self._full[time] else tree_map(lambda a, b: _choose(keep, a, b), new, self.carry)
+        self.carry = tree_map(torch.Tensor.contiguous, new)  # a constant comes as one element seen many times
+
+    def _put_aside(self, lanes: Tensor, items: Tensor, ends: Tensor, states: Any) -> None:
+        """Store what finished items have learned."""
+        ends.index_copy_(0, items, self.carry.w[lanes])
+        tree_map(lambda kept, lane: kept.index_copy_(0, items, lane[lanes]), states, self.carry.client)
+
+    def _take_up(self, lanes: Tensor, items: Tensor, owner: Tensor, work: Work) -> None:
+        """Give lanes new items: their trial's message, their own state, no momentum."""
+        jobs = owner[items]
+        tree_map(lambda lane, new: lane.index_copy_(0, lanes, new[jobs]), self.message, work.messages)
+        self.carry.w.index_copy_(0, lanes, self.message.params[lanes])
+        self.carry.buffer.index_fill_(0, lanes, 0.0)
+        tree_map(lambda lane, new: lane.index_copy_(0, lanes, new[items]), self.carry.client, work.states)
+
+
+def _choose(active: Tensor, new: Tensor, old: Tensor) -> Tensor:
+    """`new` in the active lanes, `old` in the others."""
+    return torch.where(active.view(-1, *[1] * (new.dim() - 1)), new, old)
+
+
+def _by_time(rows: np.ndarray, device: torch.device) -> dict[int, tuple[Tensor, Tensor]]:
+    """Lanes and items of each time, moved to the device at once."""
+    moved = send(np.ascontiguousarray(rows[:, 1:].T), device)
+    times, first = np.unique(rows[:, 0], return_index=True)
+    bounds = zip(times.tolist(), first.tolist(), [*first[1:].tolist(), len(rows)], strict=True)
+    return {time: (moved[0, a:b], moved[1, a:b]) for time, a, b in bounds}

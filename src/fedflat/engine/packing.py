@@ -12,21 +12,17 @@ import numpy as np
 OVERHEAD = 3.0  # cost of a step with L lanes is taken as OVERHEAD + L: what the GPU prototypes and CPU runs show
 
 
-class Switch(NamedTuple):
-    """Before step `time`, `lane` puts `done` aside and takes up `next`; −1 is none."""
-
-    time: int
-    lane: int
-    done: int
-    next: int
-
-
 class Schedule(NamedTuple):
-    """Which item's which step every lane takes at every time [steps, lanes]; −1 where a lane has nothing to do."""
+    """Which item's which step every lane takes at every time [steps, lanes]; −1 where a lane has nothing to do.
+
+    `starts` and `ends` are rows (time, lane, item) in order of time: before step `time` the lane takes the item up,
+    or puts it aside.
+    """
 
     item: np.ndarray
     step: np.ndarray
-    switches: list[Switch]
+    starts: np.ndarray
+    ends: np.ndarray
 
 
 def pack(lengths: Sequence[int], lanes: int) -> list[list[int]]:
@@ -57,17 +53,17 @@ def choose_lanes(rounds: Iterable[Sequence[int]], most: int) -> int:
 
 
 def schedule(lengths: Sequence[int], lanes: int) -> Schedule:
-    """Every lane's items one after another, and when it switches between them."""
+    """Every lane's items one after another."""
     packed = pack(lengths, lanes)
     steps = max(sum(lengths[i] for i in lane) for lane in packed)
     item, step = np.full((steps, lanes), -1), np.zeros((steps, lanes), dtype=np.int64)
-    switches: list[Switch] = []
+    starts, ends = [], []
     for lane, items in enumerate(packed):
-        time, last = 0, -1
+        time = 0
         for current in items:
-            switches.append(Switch(time, lane, last, current))
             end = time + lengths[current]
             item[time:end, lane], step[time:end, lane] = current, np.arange(lengths[current])
-            time, last = end, current
-        switches.append(Switch(steps, lane, last, -1))
-    return Schedule(item, step, sorted(switches))
+            starts.append((time, lane, current))
+            ends.append((end, lane, current))
+            time = end
+    return Schedule(item, step, np.array(sorted(starts)), np.array(sorted(ends)))

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedflat.transfer import send
+
 
 def pack(state: Any, prefix: str = "") -> dict[str, Tensor]:
     """Named tensors of a (nested) NamedTuple: Server(params, inner=Client(sigma)) → {params, inner.sigma}."""
@@ -77,7 +79,7 @@ class ClientStore:
         tree_map(lambda table, new: table.index_copy_(0, self._rows(clients, table.device), new), self._table, states)
 
     def _rows(self, clients: Sequence[int], device: torch.device) -> Tensor:
-        return torch.tensor([self.rows.get(client, 0) for client in clients], device=device)
+        return send([self.rows.get(client, 0) for client in clients], device)
 
     def _grow(self) -> None:
         """Double the tables until every row fits."""

@@ -23,6 +23,7 @@ from fedflat.experiments.experiment import Experiment
 from fedflat.experiments.result import Result, summary
 from fedflat.experiments.traffic import traffic
 from fedflat.local import SGD
+from fedflat.transfer import send
 
 Watcher = Callable[[int, list[dict[str, Any]]], None]  # called after each round with the newest metrics
 
@@ -74,7 +75,7 @@ class Training:
         """One round of every trial."""
         experiment, feed, r = self.experiment, self.assembly.feed, self.round
         population, cohorts = len(self.assembly.parts), self._cohorts(r)
-        lr = torch.tensor(experiment.lr * experiment.lr_decay**r, dtype=feed.dtype, device=feed.y.device)
+        lr = send(experiment.lr * experiment.lr_decay**r, feed.y.device, feed.dtype)
         sgd = SGD(lr, experiment.momentum, experiment.weight_decay)
         play(
             experiment.method,
@@ -105,7 +106,7 @@ class Training:
         """Averaging weights of a cohort, not normalised."""
         sizes = [len(self.assembly.parts[client]) for client in clients]
         values = sizes if self.experiment.weights == "examples" else [1] * len(sizes)
-        return torch.tensor(values, dtype=self.assembly.feed.dtype, device=self.assembly.feed.y.device)
+        return send(values, self.assembly.feed.y.device, self.assembly.feed.dtype)
 
     def _measure(self) -> None:
         """Evaluate every trial; a loss that is not finite is recorded as null."""

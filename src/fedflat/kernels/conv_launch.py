@@ -11,9 +11,9 @@ from fedflat.kernels.conv_triton import add_parts_kernel, conv_kernel, weight_gr
 from fedflat.kernels.tiles import Tiles, conv_tiles, spans, weight_grad_tiles
 
 
-def _precision() -> str:
-    """How float32 numbers are multiplied: as the user told PyTorch to."""
-    return "tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee"
+def _precision(quick: str = "tf32") -> str:
+    """How float32 numbers are multiplied: exactly, or the quick way where the user told PyTorch so."""
+    return quick if torch.backends.cuda.matmul.allow_tf32 else "ieee"
 
 
 def _aligned(t: Tensor) -> Tensor:
@@ -74,7 +74,10 @@ def _convolve(
 
 
 def weight_grad(g: Tensor, x: Tensor, size: list[int], padding: list[int], tiles: Tiles | None = None) -> Tensor:
-    """The gradient with respect to w, contiguous."""
+    """The gradient with respect to w, contiguous.
+
+    Hopper multiplies transposed operands on its fast path only in 16 bits: three bf16 products replace a tf32 one.
+    """
     lanes, outputs, depth = x.shape[0], g.shape[2], x.shape[2]
     g, x = _images(g), _images(x)
     batch, height, width, channels = x.shape[1:]
@@ -85,7 +88,7 @@ def weight_grad(g: Tensor, x: Tensor, size: list[int], padding: list[int], tiles
     parts = x.new_empty(lanes, count, outputs, entries, dtype=torch.float32)
     shape = (height, width, channels, g.shape[2], g.shape[3], outputs, g.shape[4], *size, -padding[0], -padding[1])
     weight_grad_kernel[programs, count, lanes](
-        g, x, parts, pixels, g.stride(0), x.stride(0), *shape, steps, _precision(), *block[:3],
+        g, x, parts, pixels, g.stride(0), x.stride(0), *shape, steps, _precision("bf16x3"), *block[:3],
         num_warps=block.warps, num_stages=block.stages,
     )  # fmt: skip
     gw = x.new_empty(lanes, outputs, depth, *size)

@@ -1,4 +1,7 @@
-"""How the convolution kernels cut their work into tiles: fixed by the shapes alone, so that results repeat."""
+"""How the convolution kernels cut their work into tiles: fixed by the shapes alone, so that results repeat.
+
+The choices are the best of benchmarks/kernels.py on an H200.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +27,10 @@ def power(n: int, least: int, most: int) -> int:
 
 def conv_tiles(size: int, channels: int, outputs: int, wide: bool) -> Tiles:
     """Tiles of conv and input_grad for filters of `size` entries; `wide` is for 4-byte numbers."""
-    entries = power(min(size, channels if channels >= 32 else size), 16, 32 if wide else 64)
     columns = power(outputs, 16, 64)
-    return Tiles(128, columns, entries, 4, 3 if wide else 4)
+    if channels < 32:
+        return Tiles(128, columns, power(size, 16, 64 if wide else 128), 4, 1)
+    return Tiles(256, columns, 32 if wide else power(min(channels, 64), 32, 64), 8, 3)
 
 
 def weight_grad_tiles(size: int, outputs: int, wide: bool) -> Tiles:

@@ -8,9 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from fedflat.errors import UserError
-from fedflat.random import fold, uniform
+from fedflat.random import fold, purpose, uniform
 
 Shape = tuple[int, int, int]
+
+_DROPOUT = purpose("dropout")
 
 
 class BatchInfo(Protocol):
@@ -104,8 +106,8 @@ class GroupNorm(nn.Module):
 class Dropout(nn.Module):
     """Zero each unit with probability p and divide the others by 1 − p; the identity without keys.
 
-    Unit u of a sample with key k is dropped where uniform(fold(k, 2³² number + u)) < p, so the outcome depends on the
-    sample's key only, whatever the batch around it. Layers of one model are numbered from 1.
+    Unit u of a sample with key k is dropped where uniform(fold(k, 'dropout', number, u)) < p, so the outcome depends
+    on the sample's key only, whatever the batch around it. Layers of one model are numbered from 1.
     """
 
     def __init__(self, p: float, number: int) -> None:
@@ -116,8 +118,8 @@ class Dropout(nn.Module):
     def forward(self, x: Tensor, key: Tensor | None) -> Tensor:
         if key is None:
             return x
-        units = torch.arange(x[0].numel(), device=x.device) + (self.number << 32)
-        keep = uniform(fold(key[:, None], units), x.dtype) >= self.p
+        units = torch.arange(x[0].numel(), device=x.device)
+        keep = uniform(fold(key[:, None], _DROPOUT, self.number, units)) >= self.p
         return x * keep.view(x.shape) / (1 - self.p)
 
 

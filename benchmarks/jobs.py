@@ -1,0 +1,125 @@
+"""The jobs of docs/performance.md: python benchmarks/jobs.py JOB [JOB ...] [--precision bf16] [--rounds N]."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+import fedflat
+from fedflat.experiments.assemble import assemble
+from fedflat.experiments.run import Training, versions
+
+FEDSOL = {
+    "dataset": "cifar10",
+    "model": "fedavg-cnn",
+    "partition": "lda",
+    "alpha": 0.1,
+    "clients": 100,
+    "cohort": 10,
+    "rounds": 300,
+    "local_epochs": 5,
+    "batch_size": 50,
+    "lr": 0.01,
+    "lr_decay": 0.99,
+    "momentum": 0.9,
+    "weight_decay": 1e-5,
+    "eval_every": 10,
+}
+FEDGLOSS = {
+    "dataset": "cifar10",
+    "model": "lenet-cnn",
+    "partition": "dirichlet",
+    "alpha": 0.0,
+    "clients": 100,
+    "cohort": 5,
+    "rounds": 10_000,
+    "local_epochs": 1,
+    "batch_size": 64,
+    "lr": 0.01,
+    "weight_decay": 4e-4,
+    "augment": "crop-flip",
+    "eval_every": 10,
+}
+PFL = {
+    "dataset": "cifar10",
+    "model": "pfl-cnn",
+    "partition": "iid",
+    "clients": 1000,
+    "cohort": 50,
+    "rounds": 1500,
+    "local_epochs": 1,
+    "batch_size": 10,
+    "lr": 0.1,
+    "augment": "none",
+    "eval_every": 10,
+}
+DIGITS = {"rounds": 20, "seeds": (0, 1, 2)}
+
+JOBS = {
+    "fedavg": fedflat.Experiment(method=fedflat.FedAvg(), **FEDSOL),
+    "fedsol": fedflat.Experiment(method=fedflat.FedSOL(), **FEDSOL),
+    "fedavg-3-seeds": fedflat.Experiment(method=fedflat.FedAvg(), **FEDSOL, seeds=(0, 1, 2)),
+    "fedgloss": fedflat.Experiment(method=fedflat.FedGloSS(warmup=2000), **FEDGLOSS),
+    "pfl": fedflat.Experiment(method=fedflat.FedAvg(), **PFL),
+    "digits": fedflat.Experiment(method=fedflat.FedAvg(), **DIGITS),
+}
+
+
+def measure(name: str, experiment: fedflat.Experiment) -> dict[str, object]:
+    """Start-up (data, model, compilation, first round) apart from the remaining rounds."""
+    begin = time.perf_counter()
+    training = Training(experiment, assemble(experiment), None)
+    training.play_round()
+    _wait()
+    ready, steps, first = time.perf_counter(), training.steps, training.round
+    result = training.finish(lambda round, rows: None)
+    _wait()
+    seconds = time.perf_counter() - ready
+    rounds = training.round - first
+    return {
+        "job": name,
+        "engine": experiment.engine,
+        "precision": experiment.precision,
+        "rounds": rounds,
+        "lanes": getattr(training.engine, "lanes", 1),
+        "startup_s": round(ready - begin, 2),
+        "seconds": round(seconds, 2),
+        "ms_per_round": round(1000 * seconds / max(rounds, 1), 2),
+        "client_steps_per_s": round((training.steps - steps) / seconds),
+        "full_job_s": round(seconds / max(rounds, 1) * JOBS[name].rounds, 1),
+        "accuracy": round(result.last10_accuracy, 4),
+        "peak_gb": round(torch.cuda.max_memory_allocated() / 1e9, 2) if torch.cuda.is_available() else None,
+    }
+
+
+def _wait() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def main() -> None:
+    """Run the named jobs and print one JSON line each."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("jobs", nargs="+", choices=JOBS)
+    parser.add_argument("--precision", default="auto")
+    parser.add_argument("--engine", default="auto")
+    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    print(json.dumps(versions()), flush=True)
+    for name in options.jobs:
+        experiment = replace(JOBS[name], precision=options.precision, engine=options.engine)
+        row = measure(name, replace(experiment, rounds=options.rounds or experiment.rounds))
+        print(json.dumps(row), flush=True)
+        if options.out:
+            with options.out.open("a") as file:
+                file.write(json.dumps(row | versions()) + "\n")
+
+
+if __name__ == "__main__":
+    main()
