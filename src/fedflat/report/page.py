@@ -41,12 +41,13 @@ def page(runs: Sequence[Run], problems: Sequence[str], target: float) -> str:
         resources.files("fedflat.report").joinpath("page.html").read_text(encoding="utf-8")
     )
     finished = [(run.name, run.result) for run in runs if run.result]
-    top = best([result for _, result in finished])
+    top, noted = best([result for _, result in finished]), any(result.diverged for _, result in finished)
+    shown = slice(None if noted else -1)  # the last column is for notes
     return template.render(
         title=f"fedflat: {', '.join(run.name for run in runs)}",
         setting=common(runs),
-        headings=headings(target),
-        rows=[(result.last10_accuracy == top, cells(name, result, target)) for name, result in finished],
+        headings=headings(target)[shown],
+        rows=[(result.last10_accuracy == top, cells(name, result, target)[shown]) for name, result in finished],
         unfinished=[run.name for run in runs if not run.result],
         problems=problems,
         figures=[{"id": f"figure-{n}", "title": title} for n, title in enumerate(figures)],
