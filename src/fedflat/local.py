@@ -37,7 +37,10 @@ def advance(method: Method, task: Task, sgd: SGD, carry: Carry, batch: Batch, ms
     """One step: the method gives the direction, weight decay acts at the unperturbed w."""
     direction, client = method.step(task, carry.w, batch, msg, carry.client)
     buffer = sgd.momentum * carry.buffer + direction + sgd.weight_decay * carry.w
-    return Carry(carry.w - sgd.lr * buffer, buffer, client)
+    w = carry.w - sgd.lr * buffer
+    if method.frozen:
+        w = torch.where(task.mask(method.frozen, w.device), carry.w, w)
+    return Carry(w, buffer, client)
 
 
 def finish(method: Method, sgd: SGD, carry: Carry, msg: Any, steps: Tensor) -> tuple[Any, Any]:

@@ -60,6 +60,7 @@ class Method:
 
     citation: ClassVar[str] = ""
     exchanges: ClassVar[int] = 1  # broadcast-train-update cycles in one round, with the same clients
+    frozen: ClassVar[str] = ""  # parameters whose names begin so stay as they were received
 
     def init_server(self, params: Tensor) -> Any:
         """The server's state before the first round."""

@@ -7,6 +7,7 @@ term where it is added to the local loss, and cancel where only its direction ma
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -20,6 +21,8 @@ from fedflat.method import Cohort, Local, Method, Reply
 from fedflat.steps import effective_steps, mean_direction
 from fedflat.task import Batch, Task
 from fedflat.vectors import unit
+
+Scale = Callable[[dict[str, Tensor]], dict[str, Tensor]]  # from w_k − w to ρΛ, tensor by tensor
 
 
 class Normalised(NamedTuple):
@@ -62,17 +65,25 @@ class KL(Term):
         log_q, log_p = (torch.log_softmax(z / (self.temperature or 3.0), -1) for z in (logits, teacher))
         return task.mean((log_p.exp() * (log_p - log_q)).sum(-1), batch)
 
-    def head_step(self, task: Task, w: Tensor, batch: Batch, msg: Any, strength: Tensor) -> Tensor:
-        """∇f(w + strength ⊙ unit(∇L_p)), only the head perturbed: one pass through the body serves both losses."""
+    def head_step(self, task: Task, w: Tensor, batch: Batch, msg: Any, scale: Scale) -> Tensor:
+        """∇f(w + ρΛ ⊙ unit(∇L_p)), only the head perturbed: one pass through the body serves both losses."""
         teacher = task.logits(msg.params, batch)
+        head, start = (_head(task.unflatten(v)) for v in (w, msg.params))
+        strength = task.flatten(scale({name: head[name] - start[name] for name in head}))
 
         def loss(v: Tensor) -> Tensor:
-            features = task.features(v, batch)
+            named = task.unflatten(v)
+            features = task.features(named, batch)
             fixed = features.detach()
-            climb = grad(lambda u: self.loss(task, task.head(u, fixed), teacher, batch))(w)
-            return task.cross_entropy(task.head(v + strength * unit(climb), features), batch)
+            pull = grad(lambda u: self.loss(task, task.head(u, fixed), teacher, batch))(head)
+            climb = task.unflatten(strength * unit(task.flatten(pull)), "head.")
+            return task.cross_entropy(task.head({name: named[name] + climb[name] for name in climb}, features), batch)
 
         return grad(loss)(w)
+
+
+def _head(named: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor for name, tensor in named.items() if name.startswith("head.")}
 
 
 class L2(Term):

@@ -21,6 +21,9 @@ class Batch(NamedTuple):
     key: Tensor | None
 
 
+Parameters = Tensor | Mapping[str, Tensor]  # a model as one vector, or by name where a method works on parts of it
+
+
 class _Parts(nn.Module):
     """Gives functional_call a way to the parts of a model."""
 
@@ -51,36 +54,41 @@ class Task:
         self.size = sum(self.sizes)
 
     def flatten(self, named: Mapping[str, Tensor]) -> Tensor:
-        """One vector from named tensors, in the model's order."""
-        return torch.cat([named[name].reshape(-1) for name in self.shapes])
+        """One vector from named tensors (all, or those of a part), in the model's order."""
+        return torch.cat([named[name].reshape(-1) for name in self.shapes if name in named])
 
-    def unflatten(self, w: Tensor) -> dict[str, Tensor]:
-        """Named tensors (views of w) from one vector."""
-        parts = torch.split(w, self.sizes)
-        return {name: part.view(shape) for part, (name, shape) in zip(parts, self.shapes.items(), strict=True)}
+    def unflatten(self, w: Tensor, prefix: str = "") -> dict[str, Tensor]:
+        """Named tensors (views of w) from one vector of the parameters named `prefix`…"""
+        shapes = {name: shape for name, shape in self.shapes.items() if name.startswith(prefix)}
+        parts = torch.split(w, [shape.numel() for shape in shapes.values()])
+        return {name: part.view(shape) for part, (name, shape) in zip(parts, shapes.items(), strict=True)}
 
     def mask(self, prefix: str, device: torch.device | None = None) -> Tensor:
         """True at the entries of w that belong to parameters named `prefix`…"""
+        if not any(name.startswith(prefix) for name in self.shapes):
+            raise UserError(f"model: has no parameters named '{prefix}…', which the method needs")
         parts = zip(self.shapes, self.sizes, strict=True)
         return torch.cat([torch.full((n,), name.startswith(prefix), device=device) for name, n in parts])
 
-    def _call(self, part: str, w: Tensor, x: Tensor, *more: Any) -> Tensor:
-        dtype = self.compute or w.dtype
-        named = {f"model.{name}": p for name, p in self.unflatten(w.to(dtype)).items()}
-        return functional_call(self._parts, named, (part, x.to(dtype), *more)).to(w.dtype)
+    def _call(self, part: str, w: Parameters, x: Tensor, *more: Any) -> Tensor:
+        named = w if isinstance(w, Mapping) else self.unflatten(w if self.compute is None else w.to(self.compute))
+        dtype = self.compute or next(iter(named.values())).dtype
+        placed = {f"model.{name}": p.to(dtype) for name, p in named.items()}
+        out = functional_call(self._parts, placed, (part, x.to(dtype), *more))
+        return out if self.compute is None else out.float()
 
     def _inputs(self, batch: Batch) -> tuple[Any, ...]:
         return (batch.x, batch) if self._takes_batch else (batch.x,)
 
-    def logits(self, w: Tensor, batch: Batch) -> Tensor:
+    def logits(self, w: Parameters, batch: Batch) -> Tensor:
         """Class scores [B, classes]."""
         return self._call("all", w, *self._inputs(batch))
 
-    def features(self, w: Tensor, batch: Batch) -> Tensor:
+    def features(self, w: Parameters, batch: Batch) -> Tensor:
         """Penultimate features [B, F]."""
         return self._call("features", w, *self._inputs(batch))
 
-    def head(self, w: Tensor, features: Tensor) -> Tensor:
+    def head(self, w: Parameters, features: Tensor) -> Tensor:
         """Class scores from penultimate features: logits(w, b) = head(w, features(w, b))."""
         return self._call("head", w, features)
 

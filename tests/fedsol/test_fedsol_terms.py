@@ -103,7 +103,8 @@ def test_sharing_the_body_changes_nothing(lam):
     method = FedSOL(lam=lam, perturb="head", temperature=2.0)
     shared, _ = method.step(task, here, batch, msg, ())
     climb, _ = KL(2.0).step(task, here, batch, msg, ())
-    climb = method.rho * method._scale(task, here - w) * unit(climb * task.mask("head."))
+    scale = task.flatten(method._scale(task.unflatten(here - w)))
+    climb = scale * unit(climb * task.mask("head."))
     assert norm(climb) > 0.01
     assert torch.allclose(shared, task.grad(here + climb, batch), atol=1e-13)
 
@@ -111,12 +112,12 @@ def test_sharing_the_body_changes_nothing(lam):
 def test_scales_of_the_perturbation():
     """Eq. 7 gives every tensor's Λ length 1; the released code every column; a fixed ρ is the perturbation's length."""
     task, w, _ = problem()
-    drift = torch.randn_like(w)
-    tensors = task.unflatten(FedSOL()._scale(task, drift)).values()
+    drift = task.unflatten(torch.randn_like(w))
+    tensors = FedSOL(rho=1.0)._scale(drift).values()
     assert all(torch.isclose(norm(t.flatten()), torch.ones((), dtype=t.dtype)) for t in tensors)
-    columns = task.unflatten(FedSOL(lam="dim0")._scale(task, drift))["head.weight"]
+    columns = FedSOL(rho=1.0, lam="dim0")._scale(drift)["head.weight"]
     assert torch.allclose(columns.norm(dim=0), torch.ones(columns.shape[1], dtype=w.dtype))
-    assert FedSOL(lam="fixed")._scale(task, drift) == 1
+    assert all((t == 3).all() for t in FedSOL(rho=3.0, lam="fixed")._scale(drift).values())
 
 
 @pytest.mark.parametrize("proximal", TERMS)

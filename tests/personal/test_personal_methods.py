@@ -11,7 +11,7 @@ from fedflat.data.feed import Feed
 from fedflat.engine import ENGINES
 from fedflat.engine.rounds import Trial, play
 from fedflat.errors import UserError
-from fedflat.local import SGD
+from fedflat.local import SGD, local_update
 from fedflat.method import Message, Method
 from fedflat.methods.fedavg import FedAvg
 from fedflat.methods.fedbabu import FedBABU
@@ -85,8 +85,10 @@ def test_fedbabu_finds_a_head_that_is_not_last(problem):
 
 def test_fedbabu_needs_a_head():
     task = Task(torch.nn.Linear(5, 3))
-    with pytest.raises(UserError, match="fedbabu: the model has no parts"):
-        FedBABU().step(task, torch.zeros(task.size), None, None, None)
+    w, yes = torch.zeros(task.size), torch.ones(2, dtype=torch.bool)
+    batch = Batch(torch.ones(2, 5), torch.tensor([0, 1]), yes, None)
+    with pytest.raises(UserError, match=r"has no parameters named 'head\.…'"):
+        local_update(FedBABU(), task, SGD(torch.tensor(0.1), 0.0, 0.0), Message(w), (), [batch])
 
 
 def test_perfedavg_takes_the_gradient_after_a_step_on_other_samples(problem):

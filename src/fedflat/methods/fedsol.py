@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+import torch
 from torch import Tensor
 
 from fedflat.method import Cohort, Local, Method
@@ -64,9 +65,10 @@ class FedSOL(Method):
     def step(self, task: Task, w: Tensor, batch: Batch, msg: Any, client: Any) -> tuple[Tensor, Any]:
         """The gradient at proximally perturbed weights."""
         check_parts(task, self.perturb, self.proximal)
-        term, strength = self._term(), self.rho * self._scale(task, w - msg.params)
+        term = self._term()
         if isinstance(term, KL) and self.perturb == "head" and self.strategy == "A1":
-            return term.head_step(task, w, batch, msg, strength), client
+            return term.head_step(task, w, batch, msg, self._scale), client
+        strength = task.flatten(self._scale(task.unflatten(w - msg.params)))
         direction = combine(
             self.strategy,
             local=lambda v: task.grad(v, batch),
@@ -89,11 +91,11 @@ class FedSOL(Method):
         added = self.beta if self.strategy in ("A2", "A3", "A4", "A5", "A6") else 0.0
         return TERMS[self.proximal](self.temperature, added)
 
-    def _scale(self, task: Task, drift: Tensor) -> Tensor:
-        """Λ (eq. 7); 0 at w_k = w, where the proximal gradient is 0 and only its rounding noise is not."""
+    def _scale(self, drift: dict[str, Tensor]) -> dict[str, Tensor]:
+        """ρΛ (eq. 7); 0 at w_k = w, where the proximal gradient is 0 and only its rounding noise is not."""
         if self.lam == "fixed":
-            return (drift != 0).any().to(drift.dtype)
+            moved = torch.stack([(t != 0).any() for t in drift.values()]).any()
+            return {name: self.rho * moved.to(t.dtype).expand_as(t) for name, t in drift.items()}
         if self.lam == "dim0":
-            named = task.unflatten(drift.abs())
-            return task.flatten({name: t / t.norm(dim=0).clamp(min=1e-12) for name, t in named.items()})
-        return task.flatten({name: unit(t.flatten()) for name, t in task.unflatten(drift.abs()).items()})
+            return {name: self.rho * t.abs() / t.norm(dim=0).clamp(min=1e-12) for name, t in drift.items()}
+        return {name: self.rho * unit(t.abs().flatten()) for name, t in drift.items()}
