@@ -38,8 +38,12 @@ class Sequential:
         return Trained(summarise(stack(replies), job), torch.stack(ends))
 
     def _batches(self, job: Job, client: int) -> Iterator[Batch]:
-        """The client's batches, the last of an epoch as short as it is."""
-        plan = self.source.plan([job.seed], job.round, [client], job.exchange)
-        for rows, mask, key in zip(plan.rows[0], plan.mask[0], plan.key[0], strict=True):
-            if mask.any():
-                yield self.source.batch(Plan(rows[mask], mask[mask], key[mask]))
+        return batches(self.source, job.seed, job.round, client, job.exchange)
+
+
+def batches(source: Source, seed: int, round: int, client: int, exchange: int) -> Iterator[Batch]:
+    """One client's batches, the last of an epoch as short as it is."""
+    plan = source.plan([seed], round, [client], exchange)
+    for rows, mask, key in zip(plan.rows[0], plan.mask[0], plan.key[0], strict=True):
+        if mask.any():
+            yield source.batch(Plan(rows[mask], mask[mask], key[mask]))

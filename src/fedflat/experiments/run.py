@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from fedflat.engine import ENGINES
+from fedflat.engine.contract import Engine
 from fedflat.engine.evaluate import evaluate
 from fedflat.engine.folder import RunFolder
 from fedflat.engine.rounds import Trial, cohort, play
@@ -44,13 +45,24 @@ def run(
 
 
 class Training:
-    """One experiment under way: trials, metrics so far, and the round they have reached."""
+    """One experiment under way: trials, metrics so far, and the round they have reached.
 
-    def __init__(self, experiment: Experiment, assembly: Assembly, folder: RunFolder | None) -> None:
+    `engine` and `trials` replace those that the experiment names, where clients are not simulated here.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        assembly: Assembly,
+        folder: RunFolder | None,
+        engine: Engine | None = None,
+        trials: list[Trial] | None = None,
+    ) -> None:
         self.experiment, self.assembly, self.folder = experiment, assembly, folder
-        self.engine = ENGINES[pick_engine(experiment)](experiment.method, assembly.task, assembly.feed)
+        named = ENGINES[pick_engine(experiment)]
+        self.engine = engine or named(experiment.method, assembly.task, assembly.feed)
         self.engine.prepare([self._lengths(r) for r in range(min(experiment.rounds, 50))])
-        self.trials: list[Trial] = assembly.trials(experiment)
+        self.trials = trials or assembly.trials(experiment)
         self.test = assembly.feed.test()
         self.history: list[dict[str, Any]] = []
         self.round, self.seconds, self.steps = 0, 0.0, 0
