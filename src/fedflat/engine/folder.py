@@ -90,28 +90,38 @@ class RunFolder:
 
     def save(self, tensors: Mapping[str, Tensor]) -> None:
         """Replace the checkpoint."""
-        named = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-        temporary = self.checkpoint.with_name("state.tmp")
-        save_file(named, temporary, metadata={"crc": str(checksum(named))})
-        os.replace(temporary, self.checkpoint)
+        save_tensors(self.checkpoint, tensors)
 
     def load(self) -> dict[str, Tensor] | None:
         """The checkpoint's tensors, None where there is none yet."""
         if not self.checkpoint.exists():
             return None
-        try:
-            with safe_open(self.checkpoint, "pt") as file:
-                named = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-                intact = (file.metadata() or {}).get("crc") == str(checksum(named))
-        except (SafetensorError, OSError, ValueError):
-            intact = False
-        if not intact:
+        named = load_tensors(self.checkpoint)
+        if named is None:
             raise UserError(f"--out {self.path}: its checkpoint is damaged ({self.checkpoint}); nothing was changed")
         return named
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """Mark the run complete."""
         write_atomically(self.path / "result.json", json.dumps(result, indent=2) + "\n")
+
+
+def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write tensors and their checksum to a temporary name in the same folder, then rename."""
+    named = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    temporary = path.with_suffix(".tmp")
+    save_file(named, temporary, metadata={"crc": str(checksum(named))})
+    os.replace(temporary, path)
+
+
+def load_tensors(path: Path) -> dict[str, Tensor] | None:
+    """What `save_tensors` wrote, None where the file is missing or damaged."""
+    try:
+        with safe_open(path, "pt") as file:
+            named = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            return named if (file.metadata() or {}).get("crc") == str(checksum(named)) else None
+    except (SafetensorError, OSError, ValueError):
+        return None
 
 
 def checksum(named: Mapping[str, Tensor]) -> int:

@@ -34,15 +34,19 @@ class Assembly(NamedTuple):
         return [Trial(seed, experiment.method, w) for seed, w in zip(experiment.seeds, self.starts, strict=True)]
 
 
-def assemble(experiment: Experiment) -> Assembly:
-    """Load, split, build; raises UserError for everything that does not fit together."""
+def assemble(experiment: Experiment, dataset: Dataset | None = None, parts: list[np.ndarray] | None = None) -> Assembly:
+    """Load, split, build; raises UserError for everything that does not fit together.
+
+    `dataset` and `parts` (each client's rows) are given where clients hold data of their own.
+    """
     experiment.check()
-    dataset = experiment.dataset if isinstance(experiment.dataset, Dataset) else load(experiment.dataset)
-    parts = _split(experiment, dataset)
+    if dataset is None:
+        dataset = experiment.dataset if isinstance(experiment.dataset, Dataset) else load(experiment.dataset)
+    parts = _split(experiment, dataset) if parts is None else parts
     if experiment.cohort > len(parts):
         raise UserError(f"--cohort {experiment.cohort}: must be at most the number of clients, {len(parts)}")
     device = pick_device(experiment.device)
-    batch_size = min(experiment.batch_size, max(len(part) for part in parts))
+    batch_size = min(experiment.batch_size, max(1, *(len(part) for part in parts)))
     feed = Feed(dataset, parts, batch_size, experiment.local_epochs, _augment(experiment, dataset), device)
     models = [_model(experiment, dataset, seed) for seed in experiment.seeds]
     task = Task(models[0], set_precision(experiment.precision, device))

@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from fedflat.engine.folder import checksum
+from fedflat.engine.folder import load_tensors
 from fedflat.engine.rounds import Trial, diverged
 from fedflat.engine.state import tree_map
 from fedflat.errors import UserError
@@ -47,12 +46,7 @@ def read_run(folder: Path, experiment: Experiment | None = None) -> Finished:
 
 def _tensors(path: Path) -> dict[str, Tensor]:
     """The tensors of an intact checkpoint."""
-    try:
-        with safe_open(path, "pt") as file:
-            named = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            intact = (file.metadata() or {}).get("crc") == str(checksum(named))
-    except (SafetensorError, OSError, ValueError):
-        intact = False
-    if not intact:
+    named = load_tensors(path)
+    if named is None:
         raise UserError(f"run {path.parents[1]}: its checkpoint is missing or damaged ({path})")
     return named
