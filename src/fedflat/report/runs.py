@@ -56,7 +56,7 @@ def read_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
     """The runs that can be read, with names that tell them apart, and why the others cannot."""
     runs: list[Run] = []
     problems: list[str] = []
-    for path in (run for given in paths for run in _expand(given)):
+    for path in (run for given in paths for run in expand(given)):
         try:
             runs.append(read_run(path))
         except UserError as error:
@@ -65,7 +65,7 @@ def read_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
     return [dataclasses.replace(r, name=str(r.path)) if names.count(r.name) > 1 else r for r in runs], problems
 
 
-def _expand(path: Path) -> Iterator[Path]:
+def expand(path: Path) -> Iterator[Path]:
     """A folder of runs, such as a comparison's, stands for its runs."""
     inside = [] if (path / "config.yaml").exists() else sorted(p.parent for p in path.glob("*/config.yaml"))
     yield from inside or [path]
