@@ -18,6 +18,7 @@ COMMANDS = {
     "cite": ("fedflat.commands.catalogue:cite_command", "print the BibTeX entries of methods"),
     "toy": ("fedflat.commands.toy:toy_command", "FedSOL's two-dimensional example as a table and a picture"),
     "data": ("fedflat.cli:data_command", "prepare, list and show data sets"),
+    "flower": ("fedflat.cli:flower_command", "train with clients on machines of their own"),
 }
 DATA = {
     "list": ("fedflat.commands.data:list_data", "what is prepared and what can be"),
@@ -27,6 +28,7 @@ DATA = {
         "draw how a partition deals the classes: fedflat data show --alpha 0.1",
     ),
 }
+FLOWER = {"new": ("fedflat.commands.flower:new_app", "write a Flower app: fedflat flower new DIR --config config.yaml")}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -60,6 +62,11 @@ def _memory(error: Exception) -> bool:
 def data_command(words: list[str]) -> None:
     """fedflat data …"""
     _dispatch("fedflat data", DATA, words)
+
+
+def flower_command(words: list[str]) -> None:
+    """fedflat flower …"""
+    _dispatch("fedflat flower", FLOWER, words)
 
 
 def _dispatch(prog: str, commands: Mapping[str, tuple[str, str]], words: list[str]) -> None:

@@ -1,0 +1,49 @@
+"""The two apps that Flower runs. An app of one's own needs two lines: app = server_app() and app = client_app()."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+from torch import nn
+
+from fedflat.experiments.experiment import Experiment
+from fedflat.flower import client
+from fedflat.flower.config import Federation, from_run_config
+from fedflat.flower.server import serve
+
+Model = Callable[[], nn.Module]
+
+
+def server_app(model: Model | None = None) -> ServerApp:
+    """The server; `model` builds a model of one's own, the same on server and clients."""
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        serve(*_read(context, model), grid)
+
+    return app
+
+
+def client_app(model: Model | None = None) -> ClientApp:
+    """A client."""
+    app = ClientApp()
+
+    @app.query()
+    def query(message: Message, context: Context) -> Message:
+        return client.greet(_read(context, model)[0], message, context)
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        return client.train(_read(context, model)[0], message, context)
+
+    return app
+
+
+def _read(context: Context, model: Model | None) -> tuple[Experiment, Federation]:
+    experiment, federation = from_run_config(context.run_config)
+    return (dataclasses.replace(experiment, model=model) if model else experiment), federation

@@ -1,0 +1,100 @@
+"""A client on its node: train on the node's own data as the server's message says."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from flwr.app import Context, Message, RecordDict
+from torch import Tensor
+
+from fedflat.data.dataset import Dataset
+from fedflat.data.sources import load
+from fedflat.engine.sequential import batches
+from fedflat.engine.state import pack, unpack
+from fedflat.errors import UserError
+from fedflat.experiments.assemble import Assembly, assemble
+from fedflat.experiments.experiment import Experiment
+from fedflat.flower.keep import Kept, begin
+from fedflat.flower.order import Facts, Order
+from fedflat.flower.wire import record, state
+from fedflat.local import SGD, local_update
+
+
+class Node(NamedTuple):
+    """The client that a node stands for, and what it trains with."""
+
+    client: int
+    experiment: Experiment
+    assembly: Assembly
+
+    @property
+    def start(self) -> Tensor:
+        """The model that training began with."""
+        return self.assembly.starts[0]
+
+    @property
+    def examples(self) -> int:
+        """Samples the client holds."""
+        return len(self.assembly.parts[self.client])
+
+
+def prepare(experiment: Experiment, node: Mapping[str, Any], order: Order) -> Node:
+    """The node whose configuration names its client number (partition-id) and, if it likes, data of its own (data)."""
+    client = node.get("partition-id")
+    if not isinstance(client, int) or not 0 <= client < order.population:
+        raise UserError(f"--node-config partition-id={client}: must be a client number below {order.population}")
+    experiment = dataclasses.replace(experiment, seeds=(order.seed,))
+    if "data" not in node:
+        return Node(client, experiment, assemble(experiment))
+    dataset = _agreed(load(str(node["data"])), order)
+    parts = [np.empty(0, np.int64)] * order.population
+    parts[client] = np.arange(len(dataset.y))
+    return Node(client, experiment, assemble(experiment, dataset, parts))
+
+
+def _agreed(own: Dataset, order: Order) -> Dataset:
+    """The node's data, normalised as all others' are; refused where the model could not take them."""
+    if list(own.shape) != order.shape:
+        raise UserError(f"--node-config data: samples are {list(own.shape)}, the federation's are {order.shape}")
+    if int(own.y.max()) >= order.classes:
+        raise UserError(f"--node-config data: label {int(own.y.max())} found, there are {order.classes} classes")
+    return dataclasses.replace(own, classes=order.classes, mean=tuple(order.mean), std=tuple(order.std))
+
+
+def greet(experiment: Experiment, message: Message, context: Context) -> Message:
+    """Answer which client this is and how much it holds."""
+    node = prepare(experiment, context.node_config, Order.read(message.content["order"]))
+    facts = Facts(client=node.client, examples=node.examples)
+    return Message(RecordDict({"facts": facts.record()}), reply_to=message)
+
+
+def train(experiment: Experiment, message: Message, context: Context) -> Message:
+    """One client's part of one exchange: local training, the reply up, the state kept."""
+    order = Order.read(message.content["order"])
+    node = prepare(experiment, context.node_config, order)
+    folder = context.node_config.get("state")
+    kept = Kept(context.state, order.run, Path(str(folder)) if folder else None, node.client)
+    initial = node.experiment.method.init_client(node.start)
+    named, lost = begin(kept, order.accepted, pack(initial))
+    reply, after = exchange(node, order, message.content["message"], unpack(initial, named))
+    if pack(initial):
+        kept.store({order.accepted: named, order.turn: pack(after)})
+    facts = Facts(client=node.client, examples=node.examples, lost=int(lost))
+    return Message(RecordDict({"reply": record(reply), "facts": facts.record()}), reply_to=message)
+
+
+def exchange(node: Node, order: Order, sent: Any, client: Any) -> tuple[Any, Any]:
+    """The reply to what the server sent and the client's next state."""
+    experiment, assembly = node.experiment, node.assembly
+    method, feed = experiment.method, assembly.feed
+    broadcast = state(sent, method.broadcast(method.init_server(node.start)))
+    rate = torch.tensor(experiment.lr * experiment.lr_decay**order.round, dtype=feed.dtype, device=feed.y.device)
+    sgd = SGD(rate, experiment.momentum, experiment.weight_decay)
+    own = batches(feed, order.seed, order.round, node.client, order.exchange)
+    _, reply, after = local_update(method, assembly.task, sgd, broadcast, client, own)
+    return reply, after

@@ -1,0 +1,85 @@
+"""The experiment and the federation's own options as Flower's flat run configuration, and back.
+
+Keys are those of config.yaml with dots between levels: rounds, method.name, method.inner.rho, federation.round_timeout.
+Flower knows no lists and no null, so one seed stands for `seeds` and what is None is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from fedflat.errors import UserError, near_miss
+from fedflat.experiments.config import from_dict, to_dict
+from fedflat.experiments.experiment import Experiment
+from fedflat.options import Count, Positive, check
+
+Value = bool | int | float | str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Federation:
+    """What a federation needs besides the experiment."""
+
+    out: str = "run"
+    """Folder of the run on the server; a run that was interrupted there continues."""
+    min_nodes: Count = 1
+    """Connected clients that a round waits for, though not longer than its timeout."""
+    round_timeout: Positive = 600.0
+    """Seconds after which a round goes on without the clients that have not replied."""
+    min_replies: Count = 1
+    """Good replies without which a round does not count and clients are asked again."""
+    attempts: Count = 3
+    """How often clients are asked in one round before the run stops, to be continued later."""
+    max_ratio: Positive = 100.0
+    """A reply whose length is more than this many times the model's is refused."""
+
+
+def to_run_config(experiment: Experiment, federation: Federation) -> dict[str, Value]:
+    """Both as flat keys and plain values."""
+    values = to_dict(experiment)
+    if len(experiment.seeds) != 1:
+        raise UserError(f"--seeds {' '.join(map(str, experiment.seeds))}: a federation trains one seed; give one")
+    for name in ("dataset", "model"):
+        if not isinstance(getattr(experiment, name), str):
+            raise UserError(f"--{name} {values[name]}: a federation's configuration can only name it")
+    del values["seeds"]
+    flat = {"method.name": values["method"]["name"], "seed": experiment.seeds[0]}
+    return flat | dict(_flatten(values | {"federation": asdict(federation)}))
+
+
+def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Value]]:
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flatten(value, f"{prefix}{name}.")
+        elif isinstance(value, list | tuple):
+            raise UserError(f"{prefix}{name}: Flower's configuration has no lists")
+        elif value is not None:
+            yield f"{prefix}{name}", value
+
+
+def from_run_config(flat: Mapping[str, Value]) -> tuple[Experiment, Federation]:
+    """The inverse; everything is checked as if it came from the command line."""
+    values: dict[str, Any] = {}
+    for key, value in flat.items():
+        *parents, name = key.split(".")
+        level = values
+        for parent in parents:
+            level = level.setdefault(parent, {})
+        level[name] = value
+    own = values.pop("federation", {})
+    seed = values.pop("seed", 0)
+    experiment = from_dict(values | {"seeds": [seed]}, "run config")
+    experiment.check()
+    return experiment, _federation(own)
+
+
+def _federation(own: Mapping[str, Value]) -> Federation:
+    known = [field.name for field in fields(Federation)]
+    for key in own:
+        if key not in known:
+            raise UserError(f"run config: unknown key 'federation.{key}'{near_miss(key, known)}")
+    federation = Federation(**own)  # type: ignore[arg-type]
+    check(federation)
+    return federation

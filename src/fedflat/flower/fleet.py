@@ -1,0 +1,70 @@
+"""The nodes that are connected and which client each of them is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+from flwr.app import MessageType, RecordDict
+from flwr.serverapp import Grid
+
+from fedflat.flower.errand import Answers, Errand, online
+from fedflat.flower.order import Facts
+
+HELLO = 120.0  # seconds a node has to say who it is
+PAUSE = 1.0  # seconds between two looks for more nodes
+
+
+class Fleet:
+    """Who is there. `counts[k]` is how many samples client k holds, 0 until it has said so."""
+
+    def __init__(self, grid: Grid, counts: list[int], timeout: float, say: Callable[[str], None]) -> None:
+        self.grid, self.counts, self.timeout, self.say = grid, counts, timeout, say
+        self.nodes: dict[int, int] = {}  # client → node
+        self._known: dict[int, str] = {}  # node → when it was last activated
+
+    def name(self, client: int) -> str:
+        """A client and its node, for messages."""
+        return f"client {client} (node {self.nodes.get(client, 'gone')})"
+
+    def gather(self, enough: int, hello: RecordDict) -> None:
+        """Wait until `enough` clients are connected, but not longer than the timeout."""
+        end = time.monotonic() + self.timeout
+        self.look(hello)
+        if len(self.nodes) < enough:
+            self.say(f"{len(self.nodes)} of {enough} clients connected, waiting")
+        while len(self.nodes) < enough and time.monotonic() < end:
+            time.sleep(PAUSE)
+            self.look(hello)
+
+    def look(self, hello: RecordDict) -> None:
+        """Ask nodes that are new, or were started again, which client they are; forget those that left."""
+        now = online(self.grid)
+        self.nodes = {client: node for client, node in self.nodes.items() if node in now}
+        new = [node for node, since in now.items() if self._known.get(node) != since]
+        self._known = now
+        found = Errand(self.grid, dict.fromkeys(new, hello), MessageType.QUERY, "hello", min(HELLO, self.timeout)).run()
+        for node, content in found.replies.items():
+            self._admit(node, content)
+        for node, reason in found.failures.items():
+            self.say(f"node {node}: takes no part: {reason}")
+
+    def _admit(self, node: int, content: RecordDict) -> None:
+        """Take a node's word for which client it is; the newest node of a client counts."""
+        try:
+            facts = Facts.read(content["facts"])
+            self.counts[facts.client] = facts.examples
+        except (KeyError, ValueError, IndexError) as error:
+            self.say(f"node {node}: takes no part: {error}")
+            return
+        if self.nodes.get(facts.client, node) != node:
+            self.say(f"client {facts.client}: node {node} takes the place of node {self.nodes[facts.client]}")
+        self.nodes[facts.client] = node
+        self.say(f"{self.name(facts.client)}: connected, {facts.examples} examples")
+
+    def send(self, contents: Mapping[int, RecordDict], group: str) -> Answers:
+        """Let these clients train; the answers are by client."""
+        client_at = {self.nodes[client]: client for client in contents}
+        by_node = {self.nodes[client]: content for client, content in contents.items()}
+        answers = Errand(self.grid, by_node, MessageType.TRAIN, group, self.timeout).run()
+        return Answers(*({client_at[node]: value for node, value in part.items()} for part in answers))

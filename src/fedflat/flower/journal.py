@@ -1,0 +1,29 @@
+"""Who took part in which round, who did not and why: in clients.jsonl of the run's folder and in Flower's log."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+from fedflat.engine.contract import Job
+
+
+class Journal:
+    """Notes about clients. `run` is the name under which nodes keep this run's states."""
+
+    def __init__(self, path: Path, run: str) -> None:
+        self.path, self.run = path, run
+        self.log = logging.getLogger("flwr")
+
+    def say(self, text: str) -> None:
+        """A line for those who watch."""
+        self.log.info("%s", text)
+
+    def write(self, job: Job, client: int, name: str, accepted: bool, note: str) -> None:
+        """What became of one client's part in an exchange."""
+        row = {"round": job.round + 1, "exchange": job.exchange, "client": client, "accepted": accepted, "note": note}
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+        if note:
+            self.log.warning("round %s, %s: %s", job.round + 1, name, note)

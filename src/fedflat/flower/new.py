@@ -1,0 +1,67 @@
+"""fedflat flower new: the folder of a ready Flower app for an experiment."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+
+from fedflat.errors import UserError
+from fedflat.experiments.experiment import Experiment
+from fedflat.flower.config import Federation, Value, to_run_config
+
+COPIED = {name: name for name in ("server_app.py", "client_app.py", "make_certificates.py", "flower.env")}
+COPIED |= {"gitignore": ".gitignore"}
+
+PROJECT = """[project]
+name = "fedflat-federation"
+version = "1.0.0"
+description = "A federation trained with fedflat"
+license = "Apache-2.0"
+dependencies = ["fedflat[flower]"]
+
+[tool.flwr.app]
+publisher = "fedflat"
+
+[tool.flwr.app.components]
+serverapp = "server_app:app"
+clientapp = "client_app:app"
+
+[tool.flwr.app.config]
+"""
+
+
+def write_app(folder: Path, experiment: Experiment) -> None:
+    """Write the app; a folder that holds anything is left alone."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"flower new {folder}: exists and is not an empty folder; choose another")
+    config, template = to_run_config(experiment, Federation()), files("fedflat.flower") / "template"
+    texts = {target: (template / name).read_text(encoding="utf-8") for name, target in COPIED.items()}
+    texts["pyproject.toml"] = PROJECT + toml(config)
+    texts["README.md"] = _readme((template / "README.md").read_text(encoding="utf-8"), config)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in texts.items():
+        (folder / name).write_text(text, encoding="utf-8")
+
+
+def toml(config: Mapping[str, Value]) -> str:
+    """Flat keys and plain values as TOML, whose dotted keys are the levels."""
+    return "".join(f"{key} = {_value(value)}\n" for key, value in config.items())
+
+
+def _value(value: Value) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
+
+
+def _readme(text: str, config: Mapping[str, Value]) -> str:
+    clients = int(config["clients"])
+    return Template(text).substitute(
+        clients=clients,
+        numbers=f"$(seq 0 {clients - 1})",
+        dataset=config["dataset"],
+        out=config["federation.out"],
+    )

@@ -1,0 +1,60 @@
+"""What the server tells a client besides the method's message, and what the client tells besides its reply."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from flwr.app import ConfigRecord, MetricRecord
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """One client's work in one exchange, and what all must agree on about the data."""
+
+    run: str
+    seed: int
+    round: int
+    exchange: int
+    turn: int
+    accepted: int
+    """Turn of the client's last reply that the server took, -1 for none."""
+    population: int
+    classes: int
+    shape: list[int]
+    mean: list[float]
+    std: list[float]
+
+    def record(self) -> ConfigRecord:
+        """As a record."""
+        return ConfigRecord({field.name: getattr(self, field.name) for field in fields(self)})
+
+    @classmethod
+    def read(cls, given: ConfigRecord) -> Order:
+        """The inverse."""
+        return cls(**{field.name: given[field.name] for field in fields(cls)})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """Who replies, and with how much work behind it."""
+
+    client: int
+    examples: int
+    lost: int = 0
+    """1 where the state that the server counts on is gone and the client began afresh."""
+
+    def record(self) -> MetricRecord:
+        """As a record."""
+        return MetricRecord({field.name: getattr(self, field.name) for field in fields(self)})
+
+    @classmethod
+    def read(cls, given: Any) -> Facts:
+        """The inverse; raises ValueError for what is no such record."""
+        try:
+            facts = cls(**{field.name: int(given[field.name]) for field in fields(cls)})
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"it does not say who it is from ({type(error).__name__}: {error})") from None
+        if facts.examples < 1:
+            raise ValueError(f"it says it comes from {facts.examples} examples")
+        return facts

@@ -1,0 +1,125 @@
+"""The engine whose clients are nodes: send each its message, judge the replies, average those that are good."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from flwr.app import RecordDict
+from torch import Tensor
+
+from fedflat.engine.contract import Job, Trained, summarise
+from fedflat.engine.rounds import cohort
+from fedflat.engine.state import stack
+from fedflat.errors import UserError
+from fedflat.experiments.assemble import Assembly
+from fedflat.experiments.experiment import Experiment
+from fedflat.experiments.traffic import messages
+from fedflat.flower.config import Federation
+from fedflat.flower.fleet import Fleet
+from fedflat.flower.journal import Journal
+from fedflat.flower.judge import Good, judge
+from fedflat.flower.order import Order
+from fedflat.flower.wire import record
+
+
+class Seen(NamedTuple):
+    """What the server remembers of a client: the turn of its last reply that was taken, -1 for none."""
+
+    turn: Tensor
+
+
+class Remote:
+    """Clients on nodes. Their states stay there; `job.states` holds what was `Seen` of each instead."""
+
+    def __init__(
+        self, experiment: Experiment, federation: Federation, assembly: Assembly, fleet: Fleet, journal: Journal
+    ) -> None:
+        self.experiment, self.federation, self.fleet, self.journal = experiment, federation, fleet, journal
+        self.dataset = assembly.dataset
+        self.like = messages(experiment.method, assembly.starts[0])[1]
+        self.asked: list[int] = []
+
+    def prepare(self, rounds: Sequence[Sequence[int]]) -> None:
+        """Nodes prepare themselves."""
+
+    def train(self, jobs: Sequence[Job]) -> list[Trained]:
+        """Run one exchange."""
+        return [self._train(job) for job in jobs]
+
+    def _train(self, job: Job) -> Trained:
+        """Ask until enough replies are good; those that are stay so."""
+        good: dict[int, Good] = {}
+        for _ in range(self.federation.attempts):
+            clients = self._choose(job)
+            good |= self._ask(job, [client for client in clients if client not in good])
+            if len(good) >= self.federation.min_replies:
+                return self._average(job, good)
+        raise UserError(
+            f"round {job.round + 1}: {len(good)} good replies, {self.federation.min_replies} are needed; "
+            "start the run again to continue from its last round"
+        )
+
+    def _choose(self, job: Job) -> list[int]:
+        """The clients a simulation would ask; one that is not there is replaced by the next in the same random order.
+
+        A second exchange goes to the clients of the first.
+        """
+        self.fleet.gather(self.federation.min_nodes, RecordDict({"order": self._order(job, -1).record()}))
+        if job.exchange == 0:
+            order = cohort(job.seed, job.round, job.population, job.population)
+            self.asked = [client for client in order if client in self.fleet.nodes][: self.experiment.cohort]
+        return [client for client in self.asked if client in self.fleet.nodes]
+
+    def _ask(self, job: Job, clients: Sequence[int]) -> dict[int, Good]:
+        """The replies that are good; what becomes of each is written down."""
+        if not clients:
+            return {}
+        sent, turns = record(job.message), job.states.gather(clients).turn.tolist()
+        contents = {
+            client: RecordDict({"message": sent, "order": self._order(job, int(turn)).record()})
+            for client, turn in zip(clients, turns, strict=True)
+        }
+        answers, good = self.fleet.send(contents, str(job.round + 1)), {}
+        for client, content in answers.replies.items():
+            try:
+                good[client] = judge(content, client, self.like, job.message.params, self.federation.max_ratio)
+            except ValueError as error:
+                answers.failures[client] = f"its reply is refused: {error}"
+        self._report(job, good, answers.failures)
+        return good
+
+    def _order(self, job: Job, accepted: int) -> Order:
+        data, turn = self.dataset, job.round * self.experiment.method.exchanges + job.exchange
+        return Order(
+            run=self.journal.run,
+            seed=job.seed,
+            round=job.round,
+            exchange=job.exchange,
+            turn=turn,
+            accepted=accepted,
+            population=job.population,
+            classes=data.classes,
+            shape=list(data.shape),
+            mean=list(data.mean),
+            std=list(data.std),
+        )
+
+    def _report(self, job: Job, good: dict[int, Good], failures: dict[int, str]) -> None:
+        lost = {client: "its state was gone, it began afresh" for client, each in good.items() if each.facts.lost}
+        for client in [*good, *failures]:
+            note = failures.get(client) or lost.get(client, "")
+            self.journal.write(job, client, self.fleet.name(client), client in good, note)
+
+    def _average(self, job: Job, good: dict[int, Good]) -> Trained:
+        """Means over the good replies, in the order in which a simulation would sum them."""
+        order = cohort(job.seed, job.round, job.population, job.population)
+        clients = [client for client in order if client in good]
+        examples = [good[client].facts.examples for client in clients]
+        values = examples if self.experiment.weights == "examples" else [1] * len(clients)
+        weights = torch.tensor(values, dtype=job.weights.dtype)
+        turn = job.round * self.experiment.method.exchanges + job.exchange
+        job.states.scatter(clients, Seen(torch.full((len(clients),), turn)))
+        replies = stack([good[client].reply for client in clients])
+        return Trained(summarise(replies, job._replace(clients=clients, weights=weights)), torch.empty(0))

@@ -1,0 +1,73 @@
+"""The server of a federation: the same training as in a simulation, with clients that are nodes."""
+
+from __future__ import annotations
+
+import dataclasses
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.serverapp import Grid
+
+from fedflat.data.dataset import Dataset
+from fedflat.data.sources import load
+from fedflat.engine.folder import RunFolder
+from fedflat.engine.rounds import Trial
+from fedflat.engine.state import ClientStore
+from fedflat.experiments.assemble import Assembly, assemble
+from fedflat.experiments.config import dump
+from fedflat.experiments.experiment import Experiment
+from fedflat.experiments.result import Result
+from fedflat.experiments.run import Training
+from fedflat.flower.config import Federation
+from fedflat.flower.fleet import Fleet
+from fedflat.flower.journal import Journal
+from fedflat.flower.remote import Remote, Seen
+
+
+def serve(experiment: Experiment, federation: Federation, grid: Grid) -> Result:
+    """Train until the last round, from the checkpoint in the run's folder where there is one.
+
+    A round takes seconds and a checkpoint milliseconds, so there is one after every round.
+    """
+    experiment = dataclasses.replace(experiment, checkpoint_every=1)
+    assembly, path = reception(experiment), Path(federation.out)
+    folder = RunFolder(path, dump(experiment), resume=True)
+    try:
+        journal = Journal(path / "clients.jsonl", _name(path, experiment))
+        fleet = Fleet(grid, assembly.feed.counts, federation.round_timeout, journal.say)
+        engine = Remote(experiment, federation, assembly, fleet, journal)
+        training = Training(experiment, assembly, folder, engine, [_trial(experiment, assembly)])
+        journal.say(f"training from round {training.round + 1} of {experiment.rounds}, in {path.resolve()}")
+        result = training.finish(lambda round, rows: journal.say(_line(round, rows)))
+        journal.say(f"finished: accuracy {result.accuracy:.2%} after {result.rounds} rounds")
+        return result
+    finally:
+        folder.close()
+
+
+def reception(experiment: Experiment) -> Assembly:
+    """What the server needs: the model and test data, but no client's samples."""
+    dataset = experiment.dataset if isinstance(experiment.dataset, Dataset) else load(experiment.dataset)
+    natural = dataset.owner is not None and experiment.partition in ("auto", "natural")
+    population = int(dataset.owner.max()) + 1 if natural and dataset.owner is not None else experiment.clients
+    return assemble(experiment, dataset, [np.empty(0, np.int64)] * population)
+
+
+def _trial(experiment: Experiment, assembly: Assembly) -> Trial:
+    trial = assembly.trials(experiment)[0]
+    trial.clients = ClientStore(Seen(torch.tensor(-1)))
+    return trial
+
+
+def _name(path: Path, experiment: Experiment) -> str:
+    """The same for a run that continues, another for any other."""
+    return f"{zlib.crc32(f'{path.resolve()} {dump(experiment)}'.encode()):08x}"
+
+
+def _line(round: int, rows: list[dict[str, Any]]) -> str:
+    row = rows[-1]
+    loss = "not finite" if row["loss"] is None else f"{row['loss']:.4f}"
+    return f"round {round}: accuracy {row['accuracy']:.2%}, loss {loss}"
