@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check
-DEMO := fedavg fedsol fedgf fedgloss
+DEMO := fedavg fedsol:perturb=all fedgf:rho=0.05,threshold=0.7 fedgloss
 
 .PHONY: install run test lint browser clean
 
