@@ -19,7 +19,7 @@ from fedflat.engine.state import pack, unpack
 from fedflat.errors import UserError
 from fedflat.experiments.assemble import Assembly, assemble
 from fedflat.experiments.experiment import Experiment
-from fedflat.flower.keep import Kept, begin
+from fedflat.flower.keep import Kept
 from fedflat.flower.order import Facts, Order
 from fedflat.flower.wire import record, state
 from fedflat.local import SGD, local_update
@@ -77,13 +77,13 @@ def train(experiment: Experiment, message: Message, context: Context) -> Message
     """One client's part of one exchange: local training, the reply up, the state kept."""
     order = Order.read(message.content["order"])
     node = prepare(experiment, context.node_config, order)
-    folder = context.node_config.get("state")
-    kept = Kept(context.state, order.run, Path(str(folder)) if folder else None, node.client)
-    initial = node.experiment.method.init_client(node.start)
-    named, lost = begin(kept, order.accepted, pack(initial))
-    reply, after = exchange(node, order, message.content["message"], unpack(initial, named))
+    method, folder = experiment.method, context.node_config.get("state")
+    initial = method.init_client(node.start)
+    kept = Kept(context.state, Path(str(folder)) if folder else None, order.run, node.client, method.exchanges)
+    before, lost = kept.begin(order.accepted, pack(initial))
+    reply, after = exchange(node, order, message.content["message"], unpack(initial, before))
     if pack(initial):
-        kept.store({order.accepted: named, order.turn: pack(after)})
+        kept.store(order.accepted, before, order.turn, pack(after))
     facts = Facts(client=node.client, examples=node.examples, lost=int(lost))
     return Message(RecordDict({"reply": record(reply), "facts": facts.record()}), reply_to=message)
 

@@ -1,0 +1,112 @@
+"""Flower without processes: a grid that hands each message to a client app at once, and keeps the nodes' contexts."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
+from torch import Tensor
+
+import fedflat as ff
+from fedflat.engine.folder import load_tensors
+from fedflat.engine.rounds import Trial, cohort, play
+from fedflat.engine.sequential import Sequential
+from fedflat.experiments.assemble import assemble
+from fedflat.flower.app import client_app
+from fedflat.flower.config import Federation, to_run_config
+from fedflat.flower.server import serve
+from fedflat.local import SGD
+
+EXPERIMENT = ff.Experiment(
+    clients=4, cohort=3, rounds=3, partition="dirichlet", alpha=0.5, model="mlp", local_epochs=1, batch_size=128
+)
+Change = Callable[[int, Message], Any]  # what a client does instead of replying well, None for nothing else
+
+
+class Loopback:
+    """Nodes 100, 101, … are clients 0, 1, …; `change(client, reply)` may replace a reply by another or an exception."""
+
+    def __init__(self, experiment: ff.Experiment, change: Change | None = None, **node: Any) -> None:
+        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
+        self.app, self.change = client_app(), change
+        config = to_run_config(experiment, Federation())
+        self.contexts = {
+            100 + k: Context(0, 100 + k, {"partition-id": k, **node}, RecordDict(), config)
+            for k in range(experiment.clients)
+        }
+        self.since = dict.fromkeys(self.contexts, "first")
+        self.replies: dict[str, Message] = {}
+        self.sent = 0
+
+    def get_nodes(self) -> list[SimpleNamespace]:
+        return [SimpleNamespace(node_id=node, last_activated_at=since) for node, since in self.since.items()]
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        return [self._push(message) for message in messages]
+
+    def _push(self, message: Message) -> str:
+        self.sent += 1
+        message.metadata.__dict__["_message_id"] = f"m{self.sent}"
+        reply = self._reply(message)
+        if reply is not None:
+            self.replies[f"m{self.sent}"] = reply
+        return f"m{self.sent}"
+
+    def _reply(self, message: Message) -> Message | None:
+        node = message.metadata.dst_node_id
+        context = self.contexts[node]
+        before = RecordDict(dict(context.state))
+        try:
+            reply = self.app(message, context)
+            if self.change and message.metadata.message_type == "train":
+                reply = self.change(context.node_config["partition-id"], reply)
+        except Exception as error:
+            context.state = before  # as in Flower, where a client that raises leaves its context as it was
+            return Message(Error(2, f"{type(error).__name__}: {error}"), reply_to=message)
+        return reply
+
+    def pull_messages(self, numbers: Iterable[str]) -> list[Message]:
+        return [self.replies.pop(number) for number in numbers if number in self.replies]
+
+
+def federate(grid: Loopback, experiment: ff.Experiment, out: Path, **options: Any) -> dict[str, Tensor]:
+    """The server's state after training."""
+    serve(experiment, Federation(out=str(out), **options), grid)  # type: ignore[arg-type]
+    return server_state(out)
+
+
+def server_state(out: Path) -> dict[str, Tensor]:
+    named = load_tensors(out / "checkpoint" / "state.safetensors")
+    assert named is not None
+    return {name: tensor for name, tensor in named.items() if ".server." in name}
+
+
+def simulate(experiment: ff.Experiment, missing: Mapping[int, set[int]] | None = None) -> dict[str, Tensor]:
+    """The same by the sequential engine, where in round r (from 0) the clients missing[r] do not reply."""
+    experiment = dataclasses.replace(experiment, engine="sequential", device="cpu")
+    assembly = assemble(experiment)
+    (trial,) = assembly.trials(experiment)
+    engine = Sequential(experiment.method, assembly.task, assembly.feed)
+    for r in range(experiment.rounds):
+        asked = cohort(trial.seed, r, experiment.clients, experiment.cohort)
+        who = [client for client in asked if client not in (missing or {}).get(r, set())]
+        _round(experiment, assembly, engine, trial, r, who)
+    return {f"trial.{trial.seed}.{name}": t for name, t in trial.pack().items() if name.startswith("server.")}
+
+
+def _round(experiment: ff.Experiment, assembly: Any, engine: Sequential, trial: Trial, r: int, who: list[int]) -> None:
+    sizes = [len(assembly.parts[client]) if experiment.weights == "examples" else 1 for client in who]
+    sgd = SGD(torch.tensor(experiment.lr * experiment.lr_decay**r), experiment.momentum, experiment.weight_decay)
+    play(experiment.method, engine, [trial], r, [who], [torch.tensor(sizes).float()], experiment.clients, sgd)
+
+
+def assert_same(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor], tolerance: float = 1e-5) -> None:
+    assert ours.keys() == theirs.keys()
+    for name, tensor in theirs.items():
+        torch.testing.assert_close(ours[name], tensor, rtol=0, atol=tolerance, msg=name)
