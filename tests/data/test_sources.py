@@ -46,13 +46,13 @@ def test_digits_are_the_same_every_time():
 
 
 def test_a_set_that_is_not_prepared_names_the_command(tmp_path):
-    with pytest.raises(UserError, match=r"svhn is not prepared in .*; run: fedflat data prepare svhn$"):
+    with pytest.raises(UserError, match=r"--dataset svhn: not prepared in .*; run: fedflat data prepare svhn$"):
         load("svhn", tmp_path)
 
 
 def test_an_unknown_set_names_the_nearest(tmp_path):
     with pytest.raises(
-        UserError, match=r"unknown data set cifar-10 \(did you mean cifar10\?\); allowed: digits, mnist"
+        UserError, match=r"--dataset cifar-10: unknown data set \(did you mean cifar10\?\); allowed: digits, mnist"
     ):
         load("cifar-10", tmp_path)
 

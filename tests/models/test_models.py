@@ -156,7 +156,9 @@ def test_pfl_cnn_draws_dropout_from_the_keys():
 
 
 def test_unknown_name_suggests_the_nearest():
-    with pytest.raises(UserError, match=r"unknown model 'resnet-18' \(did you mean resnet18\?\); the models are .*mlp"):
+    with pytest.raises(
+        UserError, match=r"--model resnet-18: unknown model \(did you mean resnet18\?\); the models are .*mlp"
+    ):
         build("resnet-18", (3, 32, 32), 10)
 
 

@@ -25,10 +25,10 @@ def load(name: str, cache: Path | None = None) -> Dataset:
         return load_own(name, cache)
     if name not in SETS:
         known = ["digits", *SETS, *(f"{kind}:PATH" for kind in KINDS)]
-        raise UserError(f"unknown data set {name}{near_miss(name, known)}; allowed: {', '.join(known)}")
+        raise UserError(f"--dataset {name}: unknown data set{near_miss(name, known)}; allowed: {', '.join(known)}")
     path = prepared_path(name, cache)
     if not path.exists():
-        raise UserError(f"{name} is not prepared in {path.parent}; run: fedflat data prepare {name}")
+        raise UserError(f"--dataset {name}: not prepared in {path.parent}; run: fedflat data prepare {name}")
     return read(path)
 
 

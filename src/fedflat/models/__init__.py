@@ -42,5 +42,5 @@ MODELS: dict[str, Callable[[Shape, int], nn.Module]] = {
 def build(name: str, shape: Shape, classes: int) -> nn.Module:
     """The model `name` for images of `shape` (channels, height, width), its parameters drawn from torch's generator."""
     if name not in MODELS:
-        raise UserError(f"unknown model '{name}'{near_miss(name, MODELS)}; the models are {', '.join(MODELS)}")
+        raise UserError(f"--model {name}: unknown model{near_miss(name, MODELS)}; the models are {', '.join(MODELS)}")
     return MODELS[name](shape, classes)
