@@ -56,6 +56,12 @@ def uniform(key: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
     return _shift(key, 40).to(dtype) * 2.0**-24
 
 
+def normal(key: Tensor) -> Tensor:
+    """A standard normal number in float64, by Box and Muller's √(−2 ln u) cos(2π v) with u and v of 53 bits."""
+    u, v = ((_shift(fold(key, i), 11).double() + 0.5) * 2.0**-53 for i in range(2))
+    return torch.sqrt(-2 * torch.log(u)) * torch.cos(2 * torch.pi * v)
+
+
 def below(key: Tensor, n: Word) -> Tensor:
     """An integer in [0, n) for n < 2^31, from the top 32 bits of `key`."""
     return _shift(_shift(key, 32) * n, 32)

@@ -20,6 +20,7 @@ from fedflat.experiments.run import run
 from fedflat.method import Method
 from fedflat.methods import METHODS
 from fedflat.options import Fraction
+from fedflat.privacy import describe
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -98,6 +99,9 @@ def _show(results: list[tuple[str, Result]], runs: list[Path], page: Path, targe
     from fedflat.report.table import print_table
 
     print_table(results, target)
+    for label, result in results:
+        if result.privacy:
+            print(f"{label}: {describe(result.privacy)}")
     try:
         from fedflat.report.page import report
     except ImportError as missing:

@@ -35,6 +35,7 @@ class Result:
     parameters: int
     versions: dict[str, str]
     history: list[dict[str, Any]]
+    privacy: dict[str, Any] | None = None
 
     @property
     def accuracy(self) -> float:
@@ -42,8 +43,9 @@ class Result:
         return self.final_accuracy
 
     def to_json(self) -> dict[str, Any]:
-        """Everything but the history, which metrics.jsonl holds."""
-        return {name: value for name, value in asdict(self).items() if name != "history"}
+        """Everything but the history, which metrics.jsonl holds, and privacy, where none was asked for."""
+        left_out = {"history"} | ({"privacy"} if self.privacy is None else set())
+        return {name: value for name, value in asdict(self).items() if name not in left_out}
 
     def curve(self, seed: int, key: str = "accuracy") -> list[float]:
         """One seed's values in the order of evaluation."""

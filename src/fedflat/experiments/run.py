@@ -24,6 +24,7 @@ from fedflat.experiments.experiment import Experiment
 from fedflat.experiments.result import Result, summary
 from fedflat.experiments.traffic import traffic
 from fedflat.local import SGD
+from fedflat.privacy import spent
 from fedflat.transfer import send
 
 Watcher = Callable[[int, list[dict[str, Any]]], None]  # called after each round with the newest metrics
@@ -160,6 +161,13 @@ class Training:
             device = self.assembly.feed.y.device
             trial.unpack({n.removeprefix(prefix): t.to(device) for n, t in named.items() if n.startswith(prefix)})
 
+    def _spent(self) -> dict[str, Any] | None:
+        """The privacy that the seed with the busiest client has spent."""
+        seeds, size, population = self.experiment.seeds, self.experiment.cohort, len(self.assembly.parts)
+        cohorts = [[cohort(seed, r, population, size) for r in range(self.round)] for seed in seeds]
+        found = [spent(self.experiment.method, each, population, sampled=True) for each in cohorts]
+        return max((each for each in found if each), key=lambda each: each["epsilon"] or 0.0, default=None)
+
     def _conclude(self) -> Result:
         """The result, also written to the folder with the final checkpoint and the report."""
         experiment = self.experiment
@@ -175,6 +183,7 @@ class Training:
             parameters=self.assembly.task.size,
             versions=versions(),
             history=self.history,
+            privacy=self._spent(),
             **summary(self.history, list(experiment.seeds)),
         )
         if self.folder:

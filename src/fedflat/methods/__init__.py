@@ -22,7 +22,7 @@ from fedflat.methods.moon import MOON
 from fedflat.methods.naivefedgloss import NaiveFedGloSS
 from fedflat.methods.perfedavg import PerFedAvg
 from fedflat.methods.scaffold import SCAFFOLD
-from fedflat.wrappers import Averaged, ServerAdagrad, ServerAdam, ServerMomentum, ServerYogi
+from fedflat.wrappers import Averaged, Private, ServerAdagrad, ServerAdam, ServerMomentum, ServerYogi
 
 METHODS: dict[str, type[Method]] = {
     "fedavg": FedAvg,
@@ -31,6 +31,7 @@ METHODS: dict[str, type[Method]] = {
     "fedyogi": ServerYogi,
     "fedadagrad": ServerAdagrad,
     "fedswa": Averaged,
+    "dpfedavg": Private,
     "fedprox": FedProx,
     "fednova": FedNova,
     "scaffold": SCAFFOLD,

@@ -1,0 +1,70 @@
+"""ε from dp-accounting, which shares the environment of the Flower tests: known answers and directions."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+import fedflat as ff
+from fedflat.engine.rounds import cohort
+from fedflat.privacy import describe, spent
+
+pytest.importorskip("dp_accounting")
+ALL_TEN = [list(range(10))] * 6
+
+
+def epsilon(method: ff.Method, rounds: int = 60, population: int = 100, size: int = 10, sampled: bool = True) -> float:
+    found = spent(method, [cohort(0, r, population, size) for r in range(rounds)], population, sampled)
+    assert found
+    return float(found["epsilon"])
+
+
+def gaussian_delta(epsilon: float, multiplier: float) -> float:
+    """The exact δ of one Gaussian mechanism of sensitivity 1 (Balle and Wang, 2018, Theorem 8)."""
+
+    def phi(x: float) -> float:
+        return (1 + math.erf(x / 2**0.5)) / 2
+
+    a, b = 1 / (2 * multiplier), epsilon * multiplier
+    return phi(a - b) - math.exp(epsilon) * phi(-a - b)
+
+
+def test_all_clients_in_every_round_is_one_gaussian_mechanism() -> None:
+    """Six rounds of multiplier z / 2 are one of z / (2 √6); the bound is above the exact value, by little."""
+    found = spent(ff.Private(noise=10.0), ALL_TEN, 10, sampled=True)
+    assert found
+    assert found["epsilon"] == found["epsilon_known_cohorts"]
+    exact = gaussian_delta(found["epsilon"], 10.0 / 2 / 6**0.5)
+    assert 1e-7 < exact < 1e-5
+
+
+def test_two_exchanges_spend_what_twice_the_rounds_do() -> None:
+    two = spent(ff.Private(noise=10.0, inner=ff.NaiveFedGloSS()), ALL_TEN[:3], 10, sampled=True)
+    one = spent(ff.Private(noise=10.0), ALL_TEN, 10, sampled=True)
+    assert two
+    assert one
+    assert two["epsilon"] == pytest.approx(one["epsilon"])
+
+
+def test_directions() -> None:
+    usual = epsilon(ff.Private(noise=4.0))
+    assert epsilon(ff.Private(noise=8.0)) < usual < epsilon(ff.Private(noise=2.0))
+    assert epsilon(ff.Private(noise=4.0), rounds=30) < usual < epsilon(ff.Private(noise=4.0), rounds=120)
+    assert epsilon(ff.Private(noise=4.0), population=1000) < usual < epsilon(ff.Private(noise=4.0), population=20)
+    assert epsilon(ff.Private(noise=4.0, privacy_delta=1e-3)) < usual < epsilon(ff.Private(noise=4.0), sampled=False)
+    assert epsilon(ff.Private(noise=4.0, clip=9.0)) == usual
+
+
+def test_without_noise_there_is_no_bound() -> None:
+    found = spent(ff.Private(noise=0.0), ALL_TEN, 10, sampled=True)
+    assert found
+    assert found["epsilon"] is None
+    assert "infinite" in describe(found)
+
+
+def test_a_run_reports_it() -> None:
+    experiment = ff.Experiment(method=ff.Private(noise=4.0), rounds=2, model="mlp", local_epochs=1, engine="sequential")
+    found = ff.run(experiment).to_json()["privacy"]
+    assert found["epsilon"] == epsilon(ff.Private(noise=4.0), rounds=2, population=20, size=5)
+    assert describe(found).startswith(f"privacy: ε = {found['epsilon']:.3g} (")

@@ -1,0 +1,129 @@
+"""Clipping and noise around a method: what one client can change, how much noise there is, and who can take it off."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import sys
+
+import pytest
+import tiny_problem as tiny
+import torch
+from torch import Tensor
+
+import fedflat as ff
+from fedflat.engine.state import pack
+from fedflat.local import SGD, finish, start
+from fedflat.method import Cohort, Method, Reply
+from fedflat.privacy import describe, private, spent
+from fedflat.random import fold, normal
+from fedflat.wrappers.private import Noisy, seal
+
+INNERS: list[Method] = [ff.FedAvg(), ff.SCAFFOLD(), ff.FedGloSS(), ff.FedSMOO(), ff.FedNova(), ff.NaiveFedGloSS()]
+FREE = {"clip": math.inf, "noise": 0.0}
+
+
+def reply_to(method: Method, distance: float) -> dict[str, Tensor]:
+    """A client's reply after it has moved by `distance`."""
+    params = tiny.params()
+    message, client = method.broadcast(method.init_server(params)), method.init_client(params)
+    carry = start(message, client)
+    moved = carry._replace(w=carry.w + distance / 35**0.5)
+    steps, rate = torch.tensor(3.0).double(), torch.tensor(0.1).double()
+    return pack(finish(method, SGD(rate, 0.0, 0.0), moved, message, steps)[0])
+
+
+@pytest.mark.parametrize("inner", INNERS, ids=lambda m: type(m).__name__)
+@pytest.mark.parametrize("distance", [1e-3, 0.4, 7.0, 1e6])
+def test_no_reply_is_longer_than_the_bound(inner: Method, distance: float) -> None:
+    sent = reply_to(ff.Private(inner=inner, clip=0.5), distance)
+    assert float(torch.cat([t.reshape(-1) for t in sent.values()]).norm()) <= 0.5 + 1e-9
+
+
+@pytest.mark.parametrize("distance", [0.0, 1e-3, 0.4])
+def test_short_replies_are_sent_as_they_are(distance: float) -> None:
+    bare, wrapped = (reply_to(m, distance)["delta"] for m in (ff.FedAvg(), ff.Private(clip=0.5)))
+    torch.testing.assert_close(wrapped, bare, rtol=0, atol=1e-15)
+
+
+def test_a_client_keeps_the_dual_of_what_it_sent() -> None:
+    method, params = ff.Private(inner=ff.FedGloSS(beta=10.0), clip=0.5), tiny.params()
+    message, client = method.broadcast(method.init_server(params)), method.init_client(params)
+    moved = start(message, client)._replace(w=params + 3.0)
+    one = torch.tensor(1.0).double()
+    reply, kept = finish(method, SGD(one, 0.0, 0.0), moved, message, one)
+    torch.testing.assert_close(kept.sigma, -reply.delta / 10.0, rtol=0, atol=1e-15)
+
+
+@pytest.mark.parametrize("inner", INNERS, ids=lambda m: type(m).__name__)
+def test_without_bound_and_noise_it_is_the_inner_method(inner: Method) -> None:
+    models = [tiny.models(method, weights="uniform") for method in (ff.Private(inner=inner, **FREE), inner)]
+    torch.testing.assert_close(*models, rtol=0, atol=1e-12)
+
+
+def test_weights_do_not_matter() -> None:
+    """A large client must not have more influence than the bound allows."""
+    models = [tiny.models(ff.Private(**FREE), weights=weights) for weights in ("uniform", "examples")]
+    assert torch.equal(*models)
+
+
+def noise_of(server: Noisy, method: ff.Private, size: int = 4) -> Tensor:
+    nothing = Reply(torch.zeros_like(server.params))
+    return method.update(server, Cohort(nothing, nothing, size, 10)).params - server.params
+
+
+def test_noise_has_the_stated_size() -> None:
+    method, n = ff.Private(clip=0.5, noise=3.0), 200_000
+    drawn = noise_of(method.init_server(torch.zeros(n, dtype=torch.float64)), method)
+    assert float(drawn.std()) == pytest.approx(3.0 * 0.5 / 4, rel=0.01)
+    assert float(drawn.mean()) == pytest.approx(0, abs=5 * 0.375 / n**0.5)
+
+
+def test_noise_differs_between_rounds_keys_and_tensors_only() -> None:
+    method, server = ff.Private(), ff.Private().init_server(torch.zeros(50))
+    again, later = noise_of(server, method), noise_of(server._replace(round=server.round + 1), method)
+    sealed = noise_of(seal(server, 12345), method)
+    assert torch.equal(noise_of(server, method), again)
+    assert not torch.isclose(again, later).any()
+    assert not torch.isclose(again, sealed).any()
+
+
+def test_the_two_exchanges_of_a_round_have_noise_of_their_own() -> None:
+    method = ff.Private(inner=ff.NaiveFedGloSS())
+    server = method.init_server(torch.zeros(50))
+    nothing = Cohort(Reply(torch.zeros(50)), Reply(torch.zeros(50)), 4, 10)
+    first = method.update(server, nothing)
+    assert int(first.round) == 1
+    assert not torch.isclose(first.inner.ascent, method.update(first, nothing).params).any()
+
+
+def test_sealing_reaches_into_wrappers_and_uses_every_bit() -> None:
+    server = ff.Averaged(inner=ff.Private(inner=ff.ServerMomentum())).init_server(torch.zeros(3))
+    secret = (1 << 96) - 3
+    words = seal(server, secret).inner.key.to(torch.int64).tolist()
+    assert sum(word << 24 * i for i, word in enumerate(words)) == secret
+    plain = ff.FedAvg().init_server(torch.zeros(3))
+    assert seal(plain, secret) is plain
+
+
+def test_normal_numbers_are_normal() -> None:
+    drawn = normal(fold(7, torch.arange(200_000))).sort().values
+    expected = torch.special.ndtri((torch.arange(200_000).double() + 0.5) / 200_000)
+    assert float((torch.special.ndtr(drawn) - torch.special.ndtr(expected)).abs().max()) < 0.005
+    assert float(drawn.abs().max()) > 4
+
+
+def test_methods_without_noise_spend_nothing_that_is_counted() -> None:
+    assert private(ff.ServerMomentum(inner=ff.FedSOL())) is None
+    assert spent(ff.FedSOL(), [[0, 1]], 4, sampled=True) is None
+    assert private(ff.ServerMomentum(inner=ff.Private(clip=3.0))) == ff.Private(clip=3.0)
+
+
+def test_a_run_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "dp_accounting", None)
+    experiment = ff.Experiment(method=ff.Private(), rounds=1, model="mlp", local_epochs=1, engine="sequential")
+    result = ff.run(experiment)
+    assert result.privacy
+    assert result.privacy["epsilon"] is None
+    assert describe(result.privacy) == "privacy: install fedflat[privacy] to have epsilon computed"
+    assert "privacy" not in ff.run(dataclasses.replace(experiment, method=ff.FedAvg())).to_json()
