@@ -7,13 +7,16 @@ import logging
 from pathlib import Path
 
 from fedflat.engine.contract import Job
+from fedflat.engine.folder import read_rows, write_atomically
 
 
 class Journal:
     """Notes about clients. `run` is the name under which nodes keep this run's states."""
 
     def __init__(self, path: Path, run: str) -> None:
+        """Goes on with the notes of an interrupted run, without a line that a crash tore."""
         self.path, self.run = path, run
+        write_atomically(path, "".join(json.dumps(row) + "\n" for row in read_rows(path)))
         self.log = logging.getLogger("flwr")
 
     def say(self, text: str) -> None:
@@ -27,3 +30,7 @@ class Journal:
             file.write(json.dumps(row) + "\n")
         if note:
             self.log.warning("round %s, %s: %s", job.round + 1, name, note)
+
+    def cohorts(self) -> list[list[int]]:
+        """Who was asked, round by round; a round that was played again counts again."""
+        return [[row["client"]] for row in read_rows(self.path) if row["exchange"] == 0]

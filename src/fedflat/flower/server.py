@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import secrets
 import zlib
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ from fedflat.flower.config import Federation
 from fedflat.flower.fleet import Fleet
 from fedflat.flower.journal import Journal
 from fedflat.flower.remote import Remote, Seen
+from fedflat.privacy import describe, spent
+from fedflat.wrappers.private import seal
 
 
 def serve(experiment: Experiment, federation: Federation, grid: Grid) -> Result:
@@ -42,7 +45,12 @@ def serve(experiment: Experiment, federation: Federation, grid: Grid) -> Result:
         training = Training(experiment, assembly, folder, engine, [_trial(experiment, assembly)])
         journal.say(f"training from round {training.round + 1} of {experiment.rounds}, in {path.resolve()}")
         result = training.finish(lambda round, rows: journal.say(_line(round, rows)))
+        privacy = spent(experiment.method, journal.cohorts(), len(assembly.parts), sampled=False)
+        result = dataclasses.replace(result, privacy=privacy)
+        folder.finish(result.to_json())
         journal.say(f"finished: accuracy {result.accuracy:.2%} after {result.rounds} rounds")
+        if privacy:
+            journal.say(describe(privacy))
         return result
     finally:
         folder.close()
@@ -57,8 +65,10 @@ def reception(experiment: Experiment) -> Assembly:
 
 
 def _trial(experiment: Experiment, assembly: Assembly) -> Trial:
+    """Before the first round: nothing seen of any client, and noise, where there is any, that no one can take off."""
     trial = assembly.trials(experiment)[0]
     trial.clients = ClientStore(Seen(torch.tensor(-1)))
+    trial.server = seal(trial.server, secrets.randbits(96))
     return trial
 
 
