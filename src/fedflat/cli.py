@@ -95,6 +95,8 @@ def _usage(prog: str, commands: Mapping[str, tuple[str, str]]) -> str:
 
 
 def _complain(problem: object, code: int) -> int:
-    """One line on stderr, whatever the problem's text is made of."""
-    print(f"fedflat: {' '.join(str(problem).split())}", file=sys.stderr)
+    """One line on stderr, whatever the problem's text is made of; of many processes all but the first give a name."""
+    rank = os.environ.get("RANK", "0")
+    who = "fedflat" if rank == "0" else f"fedflat: rank {rank}"
+    print(f"{who}: {' '.join(str(problem).split())}", file=sys.stderr)
     return code

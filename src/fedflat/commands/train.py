@@ -12,6 +12,8 @@ from typing import Annotated, Any
 
 from fedflat.commands.catalogue import summary_line
 from fedflat.commands.parse import cli_setting, leading, method_spec, parse
+from fedflat.engine.folder import same_run
+from fedflat.engine.place import find_place
 from fedflat.errors import UserError
 from fedflat.experiments.config import dump, load, method_to_dict
 from fedflat.experiments.experiment import Experiment, Setting
@@ -61,7 +63,8 @@ def run_command(words: list[str]) -> None:
     label = names[0] if names else method_to_dict(method)["name"]
     out = _out(options.files, label)
     result = train(experiment, out, options.files.resume, label)
-    _show([(label, result)], [out], out / "report.html", 0.8)
+    if find_place(experiment.engine).leads:
+        _show([(label, result)], [out], out / "report.html", 0.8)
 
 
 def compare_command(words: list[str]) -> None:
@@ -78,6 +81,8 @@ def compare_command(words: list[str]) -> None:
     out, resume = _out(options.files, "compare"), options.files.resume
     folders = [out / _slug(name) for name in names]
     experiments = [_experiment(method, options.setting) for method in methods]
+    if find_place(options.setting.engine).size > 1:
+        raise UserError("compare: trains in one process; under torchrun use fedflat run for each method")
     done = [_finished(e, folder, resume) for e, folder in zip(experiments, folders, strict=True)]
     results = [
         (name, result or train(experiment, folder, resume, name))
@@ -87,9 +92,11 @@ def compare_command(words: list[str]) -> None:
 
 
 def train(experiment: Experiment, out: Path, resume: bool, label: str) -> Result:
-    """Train with a live progress bar."""
+    """Train with a live progress bar, of which many processes show one."""
     from fedflat.report.progress import Bar
 
+    if not find_place(experiment.engine).leads:
+        return run(experiment, out, resume)
     with Bar(label, experiment.rounds) as bar:
         return run(experiment, out, resume, bar.update)
 
@@ -121,7 +128,7 @@ def _finished(experiment: Experiment, folder: Path, resume: bool) -> Result | No
         return None
     if not resume:
         raise UserError(f"--out {folder.parent}: already holds {folder.name}; add --resume or choose another folder")
-    if config.read_text(encoding="utf-8") != dump(experiment):
+    if not same_run(config.read_text(encoding="utf-8"), dump(experiment)):
         raise UserError(f"--out {folder}: belongs to another configuration; choose another folder")
     return read_run(folder).result if (folder / "result.json").exists() else None
 

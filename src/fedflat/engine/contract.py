@@ -8,9 +8,23 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from fedflat.engine.state import ClientStore, tree_map
+from fedflat.engine.state import tree_map
 from fedflat.local import SGD
 from fedflat.method import Cohort
+
+
+class States(Protocol):
+    """Where an engine finds what clients keep, and puts it; `initial` is the state of a client that never took part."""
+
+    initial: Any
+
+    def gather(self, clients: Sequence[int]) -> Any:
+        """The states of `clients`, stacked."""
+        ...
+
+    def scatter(self, clients: Sequence[int], states: Any) -> None:
+        """Store stacked `states` of `clients`."""
+        ...
 
 
 class Job(NamedTuple):
@@ -23,7 +37,7 @@ class Job(NamedTuple):
     weights: Tensor
     population: int
     message: Any
-    states: ClientStore
+    states: States
     sgd: SGD
 
 

@@ -60,7 +60,7 @@ class RunFolder:
             raise UserError(f"--out {self.path}: holds a complete run; choose another folder")
         if not existing.exists():
             return
-        if existing.read_text(encoding="utf-8") != self.config:
+        if not same_run(existing.read_text(encoding="utf-8"), self.config):
             raise UserError(f"--out {self.path}: belongs to another configuration; choose another folder")
         if not resume:
             raise UserError(f"--out {self.path}: holds an unfinished run; add --resume or choose another folder")
@@ -104,6 +104,12 @@ class RunFolder:
     def finish(self, result: Mapping[str, Any]) -> None:
         """Mark the run complete."""
         write_atomically(self.path / "result.json", json.dumps(result, indent=2) + "\n")
+
+
+def same_run(one: str, other: str) -> bool:
+    """Whether two configurations agree in all but the engine: any engine can take over from another."""
+    first, second = ([line for line in text.splitlines() if not line.startswith("engine:")] for text in (one, other))
+    return first == second
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:

@@ -1,4 +1,4 @@
-"""Clients of unequal length packed into lanes: longest first, each into the lane that is free earliest."""
+"""Clients of unequal length packed into lanes, or dealt to ranks: longest first, each where it can start earliest."""
 
 from __future__ import annotations
 
@@ -50,6 +50,25 @@ def choose_lanes(rounds: Iterable[Sequence[int]], most: int) -> int:
         for lanes in range(1, max(useful, 1) + 1)
     }
     return min(costs, key=lambda lanes: costs[lanes])
+
+
+def assign(lengths: Sequence[int], homes: Sequence[int] | None, ranks: int) -> list[int]:
+    """The rank of each item, longest first: its home where that does not lengthen the round, else the idlest.
+
+    Without homes always the idlest.
+    """
+    limit, load, chosen = makespan(lengths, ranks) if homes else -1, [0] * ranks, [0] * len(lengths)
+    idle = [(0, rank) for rank in range(ranks)]
+    for item in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
+        rank = homes[item] if homes else 0
+        if load[rank] + lengths[item] > limit:
+            while idle[0][0] != load[idle[0][1]]:  # out of date
+                heapq.heappop(idle)
+            rank = idle[0][1]
+        load[rank] += lengths[item]
+        heapq.heappush(idle, (load[rank], rank))
+        chosen[item] = rank
+    return chosen
 
 
 def schedule(lengths: Sequence[int], lanes: int) -> Schedule:

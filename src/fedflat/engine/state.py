@@ -49,6 +49,22 @@ def stack(states: Sequence[Any]) -> Any:
     return tree_map(lambda *tensors: torch.stack(tensors), *states)
 
 
+def to_rows(states: Any) -> Tensor:
+    """Stacked states as a matrix, one row each."""
+    return torch.cat([tensor.reshape(len(tensor), -1) for tensor in pack(states).values()], 1)
+
+
+def from_rows(like: Any, rows: Tensor) -> Any:
+    """Stacked states from the rows of a matrix, each state built like `like`; the inverse of `to_rows`."""
+    tensors = pack(like)
+    parts = rows.split([tensor.numel() for tensor in tensors.values()], 1)
+    shaped = {
+        name: part.reshape(len(rows), *tensor.shape)
+        for (name, tensor), part in zip(tensors.items(), parts, strict=True)
+    }
+    return unpack(like, shaped)
+
+
 def nbytes(state: Any) -> int:
     """Bytes of all tensors of a message or state."""
     return sum(tensor.numel() * tensor.element_size() for tensor in pack(state).values())

@@ -58,8 +58,8 @@ class Setting:
     """Rounds between evaluations on the test set."""
     checkpoint_every: Count = 10
     """Rounds between checkpoints."""
-    engine: Literal["auto", "sequential", "batched"] = "auto"
-    """How clients are trained: one after another (the reference), or as lanes of one step; auto is batched."""
+    engine: Literal["auto", "sequential", "batched", "distributed"] = "auto"
+    """How clients train: one by one (the reference), as lanes of one step (auto), or so in many processes."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to train; auto takes a GPU if there is one."""
     precision: Literal["auto", "fp32", "tf32", "bf16"] = "auto"

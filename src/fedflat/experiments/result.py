@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import math
+import platform
 import statistics
 from dataclasses import asdict, dataclass
 from typing import Any
+
+import numpy as np
+import torch
 
 
 def mean_std(values: list[float]) -> tuple[float, float]:
@@ -76,4 +80,18 @@ def summary(history: list[dict[str, Any]], seeds: list[int]) -> dict[str, Any]:
         "last10_accuracy_std": tail_std,
         "diverged": bool(lost),
         "diverged_seeds": lost,
+    }
+
+
+def versions(processes: int = 1) -> dict[str, str]:
+    """What a result depends on besides the configuration."""
+    from fedflat import __version__
+
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor() or platform.machine()
+    return {
+        "fedflat": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "hardware": device if processes == 1 else f"{device}, {processes} processes",
     }

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import math
-import platform
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from fedflat.engine import ENGINES
 from fedflat.engine.contract import Engine
+from fedflat.engine.distributed import Distributed
 from fedflat.engine.evaluate import evaluate
 from fedflat.engine.folder import RunFolder
+from fedflat.engine.place import find_place, restarts
 from fedflat.engine.rounds import Trial, cohort, play
+from fedflat.engine.shared_folder import SharedFolder, open_folder
+from fedflat.engine.world import ALONE, World, joined
 from fedflat.experiments.assemble import Assembly, assemble
 from fedflat.experiments.config import dump, method_to_dict
 from fedflat.experiments.experiment import Experiment
-from fedflat.experiments.result import Result, summary
+from fedflat.experiments.result import Result, summary, versions
 from fedflat.experiments.traffic import traffic
 from fedflat.local import SGD
 from fedflat.privacy import spent
@@ -33,16 +35,22 @@ Watcher = Callable[[int, list[dict[str, Any]]], None]  # called after each round
 def run(
     experiment: Experiment, out: str | Path | None = None, resume: bool = False, watch: Watcher | None = None
 ) -> Result:
-    """Train `experiment`. With `out`, leave a run folder there; `resume` continues an interrupted one."""
-    assembly = assemble(experiment)
-    folder = RunFolder(Path(out), dump(experiment), resume) if out is not None else None
-    try:
-        training = Training(experiment, assembly, folder)
-        result = training.finish(watch or (lambda round, rows: None))
-    finally:
-        if folder:
-            folder.close()
-    return result
+    """Train `experiment`. With `out`, leave a run folder there; `resume` continues an interrupted one.
+
+    Under torchrun all processes train together, and all get the result; only rank 0 needs and touches `out`. Processes
+    that torchrun had to start again resume.
+    """
+    with joined(find_place(experiment.engine), experiment.device) as world:
+        assembly = assemble(experiment)
+        for start in assembly.starts:
+            world.spread(start)
+        folder = open_folder(world, Path(out), dump(experiment), resume or restarts() > 0) if out is not None else None
+        try:
+            training = Training(experiment, assembly, folder, world=world)
+            return training.finish(watch or (lambda round, rows: None))
+        finally:
+            if folder:
+                folder.close()
 
 
 class Training:
@@ -55,13 +63,13 @@ class Training:
         self,
         experiment: Experiment,
         assembly: Assembly,
-        folder: RunFolder | None,
+        folder: RunFolder | SharedFolder | None,
         engine: Engine | None = None,
         trials: list[Trial] | None = None,
+        world: World = ALONE,
     ) -> None:
-        self.experiment, self.assembly, self.folder = experiment, assembly, folder
-        named = ENGINES[pick_engine(experiment)]
-        self.engine = engine or named(experiment.method, assembly.task, assembly.feed)
+        self.experiment, self.assembly, self.folder, self.world = experiment, assembly, folder, world
+        self.engine = engine or make_engine(experiment, assembly, world)
         self.engine.prepare([self._lengths(r) for r in range(min(experiment.rounds, 50))])
         self.trials = trials or assembly.trials(experiment)
         self.test = assembly.feed.test()
@@ -88,6 +96,7 @@ class Training:
         """One round of every trial."""
         experiment, feed, r = self.experiment, self.assembly.feed, self.round
         population, cohorts = len(self.assembly.parts), self._cohorts(r)
+        self.world.reached(r + 1)
         lr = send(experiment.lr * experiment.lr_decay**r, feed.y.device, feed.dtype)
         sgd = SGD(lr, experiment.momentum, experiment.weight_decay)
         play(
@@ -122,16 +131,20 @@ class Training:
         return send(values, self.assembly.feed.y.device, self.assembly.feed.dtype)
 
     def _measure(self) -> None:
-        """Evaluate every trial; a loss that is not finite is recorded as null."""
+        """Evaluate every trial, on rank 0, and log."""
+        rows = self.world.share(self._evaluate)
+        self.history += rows
+        if self.folder:
+            self.folder.log(rows)
+
+    def _evaluate(self) -> list[dict[str, Any]]:
+        """Metrics of every trial; a loss that is not finite is recorded as null."""
         rows = []
         for trial in self.trials:
             loss, accuracy = evaluate(self.assembly.task, trial.server.params, self.test)
             finite = loss if math.isfinite(loss) else None
             rows.append({"round": self.round, "seed": trial.seed, "accuracy": accuracy, "loss": finite})
-        rows = [row | {"seconds": round(self.seconds, 3)} for row in rows]
-        self.history += rows
-        if self.folder:
-            self.folder.log(rows)
+        return [row | {"seconds": round(self.seconds, 3)} for row in rows]
 
     def _all_diverged(self) -> bool:
         """Nothing left to train: every seed's last loss is not finite."""
@@ -181,7 +194,7 @@ class Training:
             bytes_down_per_client_round=sent.down,
             bytes_up_per_client_round=sent.up,
             parameters=self.assembly.task.size,
-            versions=versions(),
+            versions=versions(self.world.size),
             history=self.history,
             privacy=self._spent(),
             **summary(self.history, list(experiment.seeds)),
@@ -193,19 +206,12 @@ class Training:
 
 
 def pick_engine(experiment: Experiment) -> str:
-    """The engine an option names."""
-    return "batched" if experiment.engine == "auto" else experiment.engine
+    """The engine that an option means in one process."""
+    return "batched" if experiment.engine in ("auto", "distributed") else experiment.engine
 
 
-def versions() -> dict[str, str]:
-    """What a result depends on besides the configuration."""
-    from fedflat import __version__
-
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor() or platform.machine()
-    return {
-        "fedflat": __version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "hardware": device,
-    }
+def make_engine(experiment: Experiment, assembly: Assembly, world: World) -> Engine:
+    """The engine of one process or of many."""
+    if world.size > 1:
+        return Distributed(experiment.method, assembly.task, assembly.feed, world)
+    return ENGINES[pick_engine(experiment)](experiment.method, assembly.task, assembly.feed)

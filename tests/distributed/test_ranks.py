@@ -1,0 +1,49 @@
+"""One, two and three real processes train every method to the numbers of the reference engine."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+sys.path.append(str(Path(__file__).parent))
+
+import every_method as worker
+from launch import finish, launched, torchrun
+
+from fedflat.methods import METHODS
+
+
+@pytest.fixture(scope="module")
+def reference() -> dict[str, Tensor]:
+    """Every method's trials after training with the sequential engine."""
+    trials = {name: worker.train(method, "sequential") for name, method in worker.DEFAULTS.items()}
+    return {key: tensor for name, two in trials.items() for key, tensor in worker.named(name, two).items()}
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_every_method_equals_one_process(ranks: int, reference: dict[str, Tensor], tmp_path: Path) -> None:
+    out = tmp_path / "trained.safetensors"
+    with launched(torchrun(ranks, worker.__file__, str(out))) as process:
+        finish(process)
+    ours, theirs = by_client(load_file(out)), by_client(reference)
+    assert {name.partition("/")[0] for name in ours} == set(METHODS)
+    assert ours.keys() == theirs.keys()
+    for name, tensor in theirs.items():
+        torch.testing.assert_close(ours[name], tensor, rtol=0, atol=1e-10, msg=name)
+
+
+def by_client(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The same with clients' rows in the order of their numbers; ranks store them in the order of theirs."""
+    ordered = dict(tensors)
+    for name in (name for name in tensors if name.endswith(".clients.clients")):
+        order = tensors[name].argsort()
+        ordered[name] = tensors[name][order]
+        rows = torch.cat([torch.zeros(1, dtype=torch.int64), order + 1])
+        tables = [other for other in tensors if other.startswith(name.removesuffix("clients")) and other != name]
+        ordered |= {table: tensors[table][rows] for table in tables}
+    return ordered
