@@ -1,0 +1,94 @@
+"""The samples on which a loss surface is measured, and the loss there: of one model, or of many at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import reduce
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.func import grad_and_value, vmap
+
+from fedflat.flatness.progress import each
+from fedflat.random import fold, purpose
+from fedflat.task import Batch, Task
+
+BATCH = 1000  # samples per pass: the most that second derivatives of a small CNN fit into 2 GB
+TOGETHER = 1500  # samples times models in one vmapped pass; more is slower on a CPU and no faster on a GPU
+
+
+class Data(NamedTuple):
+    """Batches and the share of all samples that each holds; F(w) = Σ_b share_b · loss(w, batch_b)."""
+
+    batches: tuple[Batch, ...]
+    shares: tuple[float, ...]
+    label: str = ""  # what progress bars say is being measured
+
+    def mean(self, function: Callable[[Batch], Tensor]) -> Tensor:
+        """Σ_b share_b · function(batch_b)."""
+        parts = zip(self.batches, self.shares, strict=True)
+        return reduce(torch.add, (share * function(batch) for batch, share in parts))
+
+    def lanes(self) -> int:
+        """How many models are evaluated side by side."""
+        return max(1, TOGETHER // max(len(batch.y) for batch in self.batches))
+
+
+def cut(samples: Batch, size: int = BATCH, label: str = "") -> Data:
+    """Samples as batches of at most `size`."""
+    count = len(samples.y)
+    parts = [slice(start, start + size) for start in range(0, count, size)]
+    batches = [Batch(samples.x[part], samples.y[part], samples.mask[part], None) for part in parts]
+    return Data(tuple(batches), tuple(len(batch.y) / count for batch in batches), label)
+
+
+def join(parts: Sequence[Data], weights: Sequence[float], label: str = "") -> Data:
+    """One objective F = Σ_i weight_i F_i from several; weights are normalised."""
+    total = sum(weights)
+    shares = [w / total * share for part, w in zip(parts, weights, strict=True) for share in part.shares]
+    return Data(tuple(batch for part in parts for batch in part.batches), tuple(shares), label)
+
+
+def pick(samples: Batch, count: int | None, seed: int) -> Batch:
+    """`count` of the samples at random, all where there are no more."""
+    if count is None or count >= len(samples.y):
+        return samples
+    key = int(fold(seed, purpose("flatness samples")))
+    rows = fold(key, torch.arange(len(samples.y))).argsort(stable=True)[:count].sort().values.to(samples.y.device)
+    return Batch(samples.x[rows], samples.y[rows], samples.mask[rows], None)
+
+
+@torch.no_grad()
+def loss(task: Task, w: Tensor, data: Data) -> Tensor:
+    """F(w)."""
+    return data.mean(lambda batch: task.loss(w, batch))
+
+
+@torch.no_grad()
+def loss_and_gradient(task: Task, w: Tensor, data: Data) -> tuple[Tensor, Tensor]:
+    """F(w) and ∇F(w) in one pass over the data."""
+
+    def both(batch: Batch) -> Tensor:
+        gradient, value = grad_and_value(task.loss)(w, batch)
+        return torch.cat([value[None], gradient])
+
+    value, gradient = data.mean(both).split([1, len(w)])
+    return value[0], gradient
+
+
+@torch.no_grad()
+def losses(task: Task, points: Tensor, data: Data) -> Tensor:
+    """F at each row of `points`, evaluated side by side."""
+    if len(points) == 1:  # vmap would make grouped convolutions of plain ones
+        return loss(task, points[0], data)[None]
+    return data.mean(lambda batch: vmap(task.loss, in_dims=(0, None))(points, batch))
+
+
+@torch.no_grad()
+def losses_in_plane(
+    task: Task, origin: Tensor, directions: Tensor, coordinates: Tensor, data: Data, what: str = ""
+) -> Tensor:
+    """F(origin + Σ_k coordinates[g, k] · directions[k]) for each g; points are formed a few at a time."""
+    parts = each(coordinates.to(origin).split(data.lanes()), f"{data.label} {what}")
+    return torch.cat([losses(task, origin + (part[..., None] * directions).sum(1), data) for part in parts])

@@ -1,0 +1,134 @@
+"""A finished run, ready to be measured: its models, its samples, and the models its clients would send next."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedflat.data.augment import normalise
+from fedflat.engine.evaluate import evaluate
+from fedflat.engine.rounds import Trial, cohort, play
+from fedflat.engine.sequential import Sequential
+from fedflat.errors import UserError
+from fedflat.experiments.config import load, to_dict
+from fedflat.experiments.experiment import Experiment
+from fedflat.flatness.data import Data, cut, pick
+from fedflat.flatness.settings import Settings
+from fedflat.local import SGD
+from fedflat.personal.finished import Finished, read_run
+from fedflat.task import Batch, Task
+from fedflat.transfer import send
+
+
+class Subject:
+    """One run; raises UserError where it cannot be measured. `own` are data or model that config.yaml cannot name."""
+
+    def __init__(self, path: Path, settings: Settings, own: Mapping[str, Any] | None = None) -> None:
+        self.path, self.name, self.settings = path, path.name, settings
+        self.run = _read(path, settings, own or {})
+        self.task = Task(self.run.assembly.task.model)  # parameters' precision, whatever the run trained in
+        self.parts = self.run.assembly.parts
+        self.samples = pick(self._all(settings.on), settings.samples, settings.seed)
+        self.data = cut(self.samples, settings.batch_size, self.name)
+        self.trials = self._chosen()
+        self.scores = {t.seed: self._score(t) for t in self.trials}
+
+    def _chosen(self) -> list[Trial]:
+        """The trials of --run-seeds, all unless given."""
+        known = {trial.seed: trial for trial in self.run.trials}
+        wanted = self.settings.run_seeds or tuple(known)
+        for seed in wanted:
+            if seed not in known:
+                raise UserError(f"--run-seeds {seed}: run {self.path} has seeds {' '.join(map(str, known))}")
+        return [known[seed] for seed in dict.fromkeys(wanted)]
+
+    def _score(self, trial: Trial) -> dict[str, float]:
+        """Loss and accuracy of the model that is measured."""
+        if trial.server.params.shape != (self.task.size,):
+            raise UserError(f"run {self.path}: its checkpoint does not belong to its config.yaml")
+        loss, accuracy = evaluate(self.task, trial.server.params, self.samples)
+        if not math.isfinite(loss):
+            raise UserError(f"run {self.path}: the loss of seed {trial.seed} is not finite; nothing can be measured")
+        return {"model_loss": loss, "model_accuracy": accuracy}
+
+    def _all(self, on: str) -> Batch:
+        """The test set, or every client's training samples without augmentation."""
+        return self.run.assembly.feed.test() if on == "test" else self._rows(np.concatenate(self.parts))
+
+    def _rows(self, rows: np.ndarray) -> Batch:
+        feed, data = self.run.assembly.feed, self.run.assembly.dataset
+        at = send(rows, feed.y.device)
+        x = normalise(feed.x[at], data.mean, data.std, feed.dtype)
+        return Batch(x, feed.y[at], torch.ones_like(at, dtype=torch.bool), None)
+
+    def clients(self, trial: Trial, default: Sequence[int] | None = None) -> list[int]:
+        """The clients of --clients, else `default`, else the cohort of the round after the last."""
+        population, experiment = len(self.parts), self.run.experiment
+        for client in self.settings.clients:
+            if client >= population:
+                raise UserError(f"--clients {client}: run {self.path} has clients 0 to {population - 1}")
+        chosen = list(dict.fromkeys(self.settings.clients)) or default
+        return list(chosen or cohort(trial.seed, experiment.rounds, population, experiment.cohort))
+
+    def own(self, client: int) -> Data:
+        """A client's training samples."""
+        samples = pick(self._rows(self.parts[client]), self.settings.samples, self.settings.seed)
+        return cut(samples, self.settings.batch_size, f"{self.name} client {client}")
+
+    @cached_property
+    def everything(self) -> Data:
+        """All clients' training samples."""
+        samples = pick(self._all("train"), self.settings.samples, self.settings.seed)
+        return cut(samples, self.settings.batch_size, self.name)
+
+    def ends(self, trial: Trial, clients: Sequence[int]) -> Tensor:
+        """The models [clients, P] at the end of local training in one round after the last; the trial stays as it is.
+
+        One client after another: a single round does not repay what the batched engine needs to start.
+        """
+        experiment, assembly = self.run.experiment, self.run.assembly
+        rate = experiment.lr * experiment.lr_decay**experiment.rounds
+        sizes = [len(self.parts[c]) if experiment.weights == "examples" else 1 for c in clients]
+        lr, weights = (send(v, assembly.feed.y.device, assembly.feed.dtype) for v in (rate, sizes))
+        trained = play(
+            experiment.method,
+            Sequential(experiment.method, assembly.task, assembly.feed),
+            [copy.deepcopy(trial)],
+            experiment.rounds,
+            [clients],
+            [weights],
+            len(self.parts),
+            SGD(lr, experiment.momentum, experiment.weight_decay),
+        )
+        return trained[0].ends
+
+
+def _read(path: Path, settings: Settings, own: Mapping[str, Any]) -> Finished:
+    """The run; whatever is wrong with its folder is a UserError that names it."""
+    if not (path / "config.yaml").exists():
+        raise UserError(f"{path}: not a run folder (config.yaml is missing)")
+    try:
+        return read_run(path, _here(load(path / "config.yaml"), settings, own))
+    except UserError as error:
+        raise error if str(path) in str(error) else UserError(f"{path}: {error}") from None
+    except (KeyError, TypeError) as error:
+        raise UserError(f"{path}: damaged run folder ({type(error).__name__}: {error})") from None
+
+
+def _here(experiment: Experiment, settings: Settings, own: Mapping[str, Any]) -> Experiment:
+    """The experiment on this device, with no precision that only others have, and with the user's objects."""
+    precision = "auto" if experiment.precision == "tf32" else experiment.precision
+    here = dataclasses.replace(experiment, device=settings.device, precision=precision, **own)
+    for name in own:
+        if to_dict(here)[name] != getattr(experiment, name):
+            raise UserError(f"{name}: {to_dict(here)[name]} was given, the run has {getattr(experiment, name)}")
+    return here

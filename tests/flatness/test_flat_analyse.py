@@ -1,0 +1,299 @@
+"""fedflat analyse: what it measures, what it leaves beside the runs, and what it does with runs that are damaged."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import fedflat as ff
+from fedflat.cli import main
+from fedflat.engine.folder import checksum
+from fedflat.errors import UserError
+from fedflat.flatness import Hessian, Settings, analyse, largest
+from fedflat.flatness.files import plain, write
+from fedflat.flatness.measures import Measured
+from fedflat.flatness.subject import Subject
+
+SMALL = {"model": "mlp", "clients": 6, "cohort": 3, "local_epochs": 1, "lr": 0.1, "device": "cpu"}
+QUICK = "--samples 30 --grid 4 --draws 4 --probes 2 --ascent-steps 2 --top 3"
+ALL = ("hessian", "landscape", "lpf", "discrepancy", "barrier", "path", "spectrum", "local", "local-landscape")
+
+
+def quick(*what: str, **more: object) -> Settings:
+    values = {"samples": 30, "grid": 4, "draws": 4, "probes": 2, "ascent_steps": 2, "top": 3, **more}
+    return Settings(what=what, **values)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Two finished runs."""
+    folder = tmp_path_factory.mktemp("flat")
+    for name, method in {"avg": ff.FedAvg(), "dyn": ff.FedDyn()}.items():
+        ff.run(ff.Experiment(method=method, seeds=(3, 5), rounds=2, **SMALL), out=folder / name)
+    return folder
+
+
+@pytest.fixture
+def runs(trained, tmp_path):
+    """Copies of them that a test may change."""
+    return [Path(shutil.copytree(trained / name, tmp_path / name)) for name in ("avg", "dyn")]
+
+
+def read(run: Path, what: str) -> dict:
+    return json.loads((run / "analysis" / f"{what}.json").read_text())
+
+
+def test_everything_is_measured_and_written(runs, capsys):
+    assert main(["analyse", *map(str, runs), *QUICK.split(), "--run-seeds", "3", "--what", *ALL]) == 0
+    output = capsys.readouterr()
+    assert not output.err, "no bars where there is no terminal"
+    assert all(word in output.out for word in ("avg", "dyn", "λ1/λ5", "LPF", "Δ_F", "barrier", "‖∇F‖"))
+    rows = {"hessian": 3, "landscape": 16, "lpf": 2, "discrepancy": 6, "barrier": 10, "path": 4, "spectrum": 401}
+    rows |= {"local": 3, "local-landscape": 48}
+    for what in ALL:
+        document = read(runs[0], what)
+        assert document["settings"]["samples"] == document["samples"] == 30
+        assert document["versions"]["torch"] == torch.__version__
+        assert document["method"]["name"] == "fedavg"
+        assert document["seeds"].keys() == {"3"}
+        table = list(csv.DictReader((runs[0] / "analysis" / f"{what}.csv").open()))
+        assert len(table) == rows[what]
+        assert {row["seed"] for row in table} == {"3"}
+    assert not (runs[1] / "analysis" / "barrier.json").exists(), "the barrier leads to the next run"
+    assert not list(runs[0].rglob("*.tmp"))
+
+
+def test_numbers_are_those_of_the_functions(runs):
+    settings = quick("hessian", samples=None, top=2)
+    document = analyse(runs[:1], settings).documents["avg"]["hessian"]
+    subject = Subject(runs[0], settings)
+    for trial in subject.trials:
+        found = document["seeds"][str(trial.seed)]
+        values = largest(Hessian(subject.task, trial.server.params, subject.data), 2).values.tolist()
+        assert found["eigenvalue"] == pytest.approx(values, rel=1e-4)
+        assert found["lambda1"] == found["eigenvalue"][0]
+        last = ff.run(ff.Experiment(seeds=(trial.seed,), rounds=2, **SMALL)).history[-1]
+        assert found["model_loss"] == pytest.approx(last["loss"], rel=1e-5)
+        assert found["model_accuracy"] == last["accuracy"]
+    assert document == read(runs[0], "hessian")
+
+
+def test_repeating_gives_the_same_numbers(runs):
+    first, second = (analyse(runs[:1], quick("landscape", "lpf")).documents["avg"] for _ in range(2))
+    assert all(first[what]["seeds"] == second[what]["seeds"] for what in ("landscape", "lpf"))
+    other = analyse(runs[:1], quick("landscape", seed=1)).documents["avg"]["landscape"]
+    assert other["seeds"] != first["landscape"]["seeds"]
+
+
+def test_runs_share_the_axes_of_landscapes(runs):
+    settings = quick("landscape", grid=3)
+    one, other = (analyse(order, settings).documents for order in (runs, runs[::-1]))
+    alone = analyse(runs[:1], settings).documents
+    for name in ("avg", "dyn"):
+        document = one[name]["landscape"]
+        assert document["directions_shared_by"] == ["avg", "dyn"]
+        for seed, found in document["seeds"].items():
+            assert found["loss"][1][1] == pytest.approx(found["model_loss"], rel=1e-5)
+            again = other[name]["landscape"]["seeds"][seed]["loss"]
+            assert [v for row in found["loss"] for v in row] == pytest.approx(
+                [v for row in again for v in row], rel=1e-4
+            )
+    assert alone["avg"]["landscape"]["seeds"] != one["avg"]["landscape"]["seeds"]
+
+
+def test_landscapes_along_eigenvectors_are_parabolas_near_the_model(runs):
+    settings = quick("hessian", "landscape", directions="eigen", grid=3, extent=0.01, run_seeds=(5,), samples=None)
+    found = analyse(runs[:1], settings).documents["avg"]
+    loss = found["landscape"]["seeds"]["5"]["loss"]
+    bend = [loss[1][0] - 2 * loss[1][1] + loss[1][2], loss[0][1] - 2 * loss[1][1] + loss[2][1]]
+    assert [b / 0.01**2 for b in bend] == pytest.approx(found["hessian"]["seeds"]["5"]["eigenvalue"][:2], rel=0.1)
+
+
+def test_power_iteration_as_an_option(runs):
+    found = analyse(runs[:1], quick("hessian", solver="power", run_seeds=(3,))).documents["avg"]["hessian"]
+    exact = analyse(runs[:1], quick("hessian", run_seeds=(3,))).documents["avg"]["hessian"]
+    pair = [document["seeds"]["3"]["lambda1"] for document in (found, exact)]
+    assert pair[0] == pytest.approx(pair[1], rel=0.05)
+    assert pair[0] != pair[1]
+
+
+def test_barriers_lie_between_models_with_the_same_seed(runs):
+    document = analyse(runs, quick("barrier")).documents["avg"]["barrier"]
+    there = analyse(runs[1:], quick("lpf")).documents["dyn"]["lpf"]
+    assert document["to"] == "dyn"
+    for seed, found in document["seeds"].items():
+        at = dict(zip(found["gamma"], found["loss"], strict=True))
+        assert at[1.0] == pytest.approx(found["model_loss"], rel=1e-5)
+        assert at[0.0] == pytest.approx(there["seeds"][seed]["model_loss"], rel=1e-5)
+        assert found["barrier"] >= 0
+
+
+def test_barriers_need_two_runs_with_a_seed_in_common(runs, tmp_path, capsys):
+    ff.run(ff.Experiment(seeds=(4,), rounds=1, **SMALL), out=tmp_path / "four")
+    assert analyse(runs[:1], quick("barrier", "lpf")).problems == [
+        "barrier: it lies between runs, and there is only one"
+    ]
+    found = analyse([runs[0], tmp_path / "four"], quick("barrier", "lpf"))
+    assert found.problems == ["avg: barrier: four has no seed in common or another model"]
+    assert found.documents["avg"].keys() == {"lpf"}
+
+
+def test_ends_are_those_of_the_round_after_the_last(runs, tmp_path):
+    subject = Subject(runs[0], quick("local"))
+    longer = ff.Experiment(method=ff.FedAvg(), seeds=(3, 5), rounds=3, **SMALL)
+    ff.run(longer, out=tmp_path / "longer")
+    for trial, then in zip(subject.trials, Subject(tmp_path / "longer", quick("local")).trials, strict=True):
+        clients = subject.clients(trial)
+        weights = torch.tensor([float(len(subject.parts[c])) for c in clients])
+        mean = (weights / weights.sum()) @ subject.ends(trial, clients)
+        assert torch.allclose(mean, then.server.params, atol=1e-5)
+
+
+def test_measuring_leaves_the_trial_as_it_is(runs):
+    subject = Subject(runs[1], quick("local"))
+    trial = subject.trials[0]
+    before = {name: tensor.clone() for name, tensor in trial.pack().items()}
+    ends = subject.ends(trial, [0, 1])
+    assert torch.equal(ends, subject.ends(trial, [0, 1]))
+    assert all(torch.equal(tensor, before[name]) for name, tensor in trial.pack().items())
+
+
+def test_local_measurements_are_of_the_clients_asked_for(runs):
+    found = analyse(runs[:1], quick("local", "discrepancy", clients=(4, 0), run_seeds=(3,))).documents["avg"]
+    for what in ("local", "discrepancy"):
+        assert found[what]["seeds"]["3"]["client"] == [4, 0]
+
+
+def test_on_training_samples(runs):
+    found = analyse(runs[:1], quick("lpf", on="train", samples=None)).documents["avg"]["lpf"]
+    assert found["samples"] == sum(len(part) for part in Subject(runs[0], quick()).parts)
+
+
+def test_a_run_in_another_precision_is_measured_in_its_parameters_precision(runs, tmp_path):
+    ff.run(ff.Experiment(seeds=(3,), rounds=1, precision="bf16", **SMALL), out=tmp_path / "half")
+    subject = Subject(tmp_path / "half", quick())
+    assert subject.run.assembly.task.compute == torch.bfloat16
+    assert subject.task.compute is None
+
+
+def damage_checkpoint(run: Path) -> None:
+    path = run / "checkpoint" / "state.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def change_tensors(run: Path, change) -> None:
+    path = run / "checkpoint" / "state.safetensors"
+    named = {name: change(name, tensor) for name, tensor in load_file(path).items()}
+    named = {name: tensor for name, tensor in named.items() if tensor is not None}
+    save_file(named, path, metadata={"crc": str(checksum(named))})
+
+
+def edit(run: Path, old: str, new: str) -> None:
+    config = run / "config.yaml"
+    assert old in config.read_text()
+    config.write_text(config.read_text().replace(old, new))
+
+
+DAMAGE = {
+    "unfinished": (lambda run: (run / "result.json").unlink(), "no complete run"),
+    "torn checkpoint": (damage_checkpoint, "damaged"),
+    "no checkpoint": (lambda run: shutil.rmtree(run / "checkpoint"), "missing or damaged"),
+    "no config": (lambda run: (run / "config.yaml").unlink(), "not a run folder"),
+    "garbage config": (lambda run: (run / "config.yaml").write_text("{"), "not valid YAML"),
+    "list config": (lambda run: (run / "config.yaml").write_text("[1]"), "mapping"),
+    "other model": (lambda run: edit(run, "model: mlp", "model: digits-cnn"), "does not belong"),
+    "other seeds": (lambda run: edit(run, "- 3\n", "- 8\n"), "damaged run folder"),
+    "own data": (lambda run: edit(run, "dataset: digits", "dataset: own:mine-0"), "own:mine-0"),
+    "diverged": (lambda run: change_tensors(run, lambda n, t: t * torch.inf if "params" in n else t), "diverged"),
+    "infinite loss": (lambda run: change_tensors(run, lambda n, t: t * 1e30 if "params" in n else t), "not finite"),
+    "gone": (shutil.rmtree, "not a run folder"),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_a_damaged_run_is_reported_and_the_rest_is_done(kind, runs, capsys):
+    damage, reason = DAMAGE[kind]
+    damage(runs[0])
+    assert main(["analyse", *map(str, runs), *QUICK.split(), "--what", "lpf"]) == 0
+    output = capsys.readouterr()
+    line = next(line for line in output.out.splitlines() if line.startswith("skipped: "))
+    assert str(runs[0]) in line
+    assert reason in line
+    assert not output.err
+    assert read(runs[1], "lpf")["seeds"].keys() == {"3", "5"}
+    assert main(["analyse", str(runs[0]), *QUICK.split(), "--what", "lpf"]) == 2
+    error = capsys.readouterr().err
+    assert reason in error
+    assert error.count("\n") == 1
+
+
+def test_a_folder_that_cannot_be_written_does_not_stop_the_others(runs):
+    (runs[0] / "analysis").write_text("a file in the way")
+    found = analyse(runs, quick("lpf"))
+    assert found.problems[0].startswith("avg: lpf: ")
+    assert found.documents["dyn"].keys() == {"lpf"}
+
+
+def test_a_comparison_stands_for_its_runs(runs):
+    assert analyse([runs[0].parent], quick("lpf")).documents.keys() == {"avg", "dyn"}
+
+
+def test_numbers_that_are_not_finite_are_null_and_empty_cells(tmp_path):
+    found = {0: Measured({"a": math.nan}, {"x": torch.tensor([1.0, math.inf]), "n": [1, 2]})}
+    assert plain(found[0].numbers | found[0].columns) == {"a": None, "x": [1.0, None], "n": [1, 2]}
+    write(tmp_path / "analysis", "some", plain(found[0].numbers), found)
+    assert (tmp_path / "analysis" / "some.csv").read_text() == "seed,x,n\n0,1.0,1\n0,,2\n"
+    assert json.loads((tmp_path / "analysis" / "some.json").read_text()) == {"a": None}
+
+
+def test_own_data_are_given_again(tmp_path):
+    x, y = np.random.default_rng(0).normal(size=(60, 4)), np.arange(60) % 3
+    data, other = (ff.Dataset.from_arrays(x + shift, y, x[:9], y[:9]) for shift in (0, 1))
+    experiment = ff.Experiment(dataset=data, rounds=1, partition="iid", **SMALL)
+    ff.run(experiment, out=tmp_path / "own")
+    found = analyse([tmp_path / "own"], quick("lpf"), dataset=data)
+    assert found.documents["own"]["lpf"]["samples"] == 9
+    with pytest.raises(UserError, match=r"own: dataset: own:own-\w+ was given, the run has own:own-"):
+        analyse([tmp_path / "own"], quick("lpf"), dataset=other)
+
+
+MISTAKES = [
+    ("", "name at least one run"),
+    ("avg --what hesian", "--what", "did you mean hessian?"),
+    ("avg --grid 1", "--grid 1", "between 2 and"),
+    ("avg --extent 0", "--extent 0", "between 0 (not included)"),
+    ("avg --extent inf", "--extent inf"),
+    ("avg --on tests", "--on tests", "test"),
+    ("avg --samples 0", "--samples 0"),
+    ("avg --sede 1", "--sede", "did you mean --seed?"),
+    ("avg --run-seeds 4", "--run-seeds 4", "3 5"),
+    ("avg --device tpu", "--device tpu", "cpu"),
+]
+
+
+@pytest.mark.parametrize("case", MISTAKES, ids=lambda case: case[0] or "nothing")
+def test_mistakes_are_one_line(case, trained, monkeypatch, capsys):
+    monkeypatch.chdir(trained)
+    words, *expected = case
+    assert main(["analyse", *words.split()]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert all(word in error for word in expected)
+
+
+def test_clients_beyond_the_last_are_refused(runs):
+    found = analyse(runs[:1], quick("local", clients=(6,)))
+    assert found.problems == [f"avg: local: --clients 6: run {runs[0]} has clients 0 to 5"]
+
+
+def test_settings_from_python_are_checked(runs):
+    with pytest.raises(UserError, match="--rho 0"):
+        analyse(runs, Settings(rho=0.0))
