@@ -1,0 +1,51 @@
+"""Batches: every sample once an epoch, and a client's depend on nothing but its own words."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedflat.data.dataset import Dataset
+from fedflat.data.feed import Feed
+
+
+def feed(sizes, batch=4, epochs=2):
+    n = sum(sizes)
+    data = Dataset("rows", torch.arange(n)[:, None].float(), torch.zeros(n, dtype=torch.int64), torch.zeros(1, 1),
+                   torch.zeros(1, dtype=torch.int64), 1)  # fmt: skip
+    return Feed(data, np.split(np.random.default_rng(0).permutation(n), np.cumsum(sizes)[:-1]), batch, epochs)
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(1, 15), min_size=1, max_size=6), st.integers(1, 6), st.integers(1, 3))
+def test_every_sample_once_an_epoch(sizes, batch, epochs):
+    source = feed(sizes, batch, epochs)
+    clients = list(range(len(sizes)))
+    plan, lengths = source.plan([0] * len(sizes), 3, clients), source.lengths([0] * len(sizes), 3, clients)
+    for client, size in enumerate(sizes):
+        steps = plan.mask[client].any(-1)
+        assert steps.sum() == lengths[client] == -(-size // batch) * epochs
+        assert steps[: lengths[client]].all()
+        rows = plan.rows[client][plan.mask[client]].view(epochs, size)
+        assert all(len(set(epoch.tolist())) == size for epoch in rows)
+
+
+def test_a_clients_batches_do_not_depend_on_the_others():
+    source = feed([7, 12, 3])
+    together = source.plan([5, 5, 5], 2, [0, 1, 2])
+    for client in range(3):
+        alone = source.plan([5], 2, [client])
+        steps = alone.mask.shape[1]
+        for a, b in zip(alone, together, strict=True):
+            assert torch.equal(a[0][alone.mask[0]], b[client, :steps][together.mask[client, :steps]])
+
+
+def test_seed_round_client_and_exchange_change_the_order():
+    source = feed([12, 12])
+    base = source.plan([0], 0, [0], 0).rows
+    others = [source.plan([1], 0, [0], 0), source.plan([0], 1, [0], 0), source.plan([0], 0, [0], 1)]
+    assert all(not torch.equal(base, other.rows) for other in others)
+    positions = [source.plan([0], 0, [c]).rows - source._starts[c] for c in (0, 1)]
+    assert not torch.equal(*positions)

@@ -1,0 +1,54 @@
+"""Packing clients into lanes: every step once, in order, and no lane idle for longer than it must be."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedflat.engine.packing import choose_lanes, makespan, pack, schedule
+
+lengths = st.lists(st.integers(1, 40), min_size=1, max_size=25)
+lanes = st.integers(1, 8)
+
+
+@given(lengths, lanes)
+def test_every_item_is_in_one_lane(lengths, lanes):
+    packed = pack(lengths, lanes)
+    assert sorted(item for lane in packed for item in lane) == list(range(len(lengths)))
+
+
+@given(lengths, lanes)
+def test_makespan_is_near_the_best(lengths, lanes):
+    """Longest first is at most 4/3 of the best possible, which is at least the mean load and the longest item."""
+    bound = max(sum(lengths) / lanes, max(lengths))
+    assert bound <= makespan(lengths, lanes) <= (4 / 3) * bound + max(lengths) / 3
+
+
+@given(lengths, lanes)
+def test_schedule_has_every_step_once_and_in_order(lengths, lanes):
+    table = schedule(lengths, lanes)
+    for item, length in enumerate(lengths):
+        times, where = np.nonzero(table.item == item)
+        assert len(set(where)) == 1
+        assert times.tolist() == list(range(times[0], times[0] + length))
+        assert table.step[times, where].tolist() == list(range(length))
+
+
+@given(lengths, lanes)
+def test_starts_and_ends_frame_the_steps(lengths, lanes):
+    table = schedule(lengths, lanes)
+    starts = {item: (time, lane) for time, lane, item in table.starts.tolist()}
+    ends = {item: (time, lane) for time, lane, item in table.ends.tolist()}
+    assert list(table.starts[:, 0]) == sorted(table.starts[:, 0])
+    for item, length in enumerate(lengths):
+        assert ends[item] == (starts[item][0] + length, starts[item][1])
+        assert (table.item[starts[item][0] : ends[item][0], starts[item][1]] == item).all()
+
+
+def test_equal_clients_get_a_lane_each():
+    assert choose_lanes([[8, 8, 8, 8, 8]], 5) == 5
+
+
+def test_one_long_client_needs_few_lanes():
+    assert choose_lanes([[200, 10, 10, 10, 10, 10, 10, 10, 10, 10]], 10) <= 2
