@@ -1,17 +1,22 @@
 # make run: install and compare four methods on digits.   make test: install, lint, type-check, run all tests.
+# make test-flower: federations of real processes, in an environment of their own.
 PYTHON ?= python3
 VENV := .venv
+FLOWER := .venv-flower
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --disable-pip-version-check
+PIP := python -m pip install --disable-pip-version-check
 DEMO := fedavg fedsol:perturb=all fedgf:rho=0.05,threshold=0.7 fedgloss
 
-.PHONY: install run test lint browser clean
+.PHONY: install run test test-flower lint browser clean
 
 run: install
 	$(BIN)/fedflat compare $(DEMO) --config examples/demo.yaml
 
 test: lint browser
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
+
+test-flower: $(FLOWER)/installed
+	OMP_NUM_THREADS=1 $(FLOWER)/bin/pytest -n 2 --dist loadfile tests/flower
 
 lint: install
 	$(BIN)/ruff check .
@@ -20,12 +25,15 @@ lint: install
 
 install: $(VENV)/installed
 
-$(VENV)/installed: requirements.lock pyproject.toml
+$(VENV)/installed: requirements.lock
+$(FLOWER)/installed: requirements-flower.lock
+
+%/installed: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("fedflat needs Python 3.11 or newer")'
-	$(PYTHON) -m venv $(VENV)
-	$(PIP) $$(grep '^torch==' requirements.lock)
-	$(PIP) --quiet -r requirements.lock
-	$(PIP) --quiet --no-deps --no-build-isolation -e .
+	$(PYTHON) -m venv $*
+	$*/bin/$(PIP) $$(grep '^torch==' $(filter %.lock,$^))
+	$*/bin/$(PIP) --quiet -r $(filter %.lock,$^)
+	$*/bin/$(PIP) --quiet --no-deps --no-build-isolation -e .
 	@touch $@
 
 # Some tests open the report in a browser; without one they are skipped.
@@ -38,4 +46,4 @@ browser:
 	  || echo "chromium could not be installed: the browser tests will be skipped"
 
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(FLOWER) .mypy_cache .pytest_cache .ruff_cache
