@@ -26,7 +26,7 @@ DATA = {
     "prepare": ("fedflat.commands.data:prepare_data", "make a set ready: fedflat data prepare cifar10"),
     "show": (
         "fedflat.commands.data:show_data",
-        "draw how a partition deals the classes: fedflat data show --alpha 0.1",
+        "draw how a partition deals the classes: fedflat data show digits --alpha 0.1",
     ),
 }
 FLOWER = {"new": ("fedflat.commands.flower:new_app", "write a Flower app: fedflat flower new DIR --config config.yaml")}

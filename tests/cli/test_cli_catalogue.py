@@ -77,5 +77,5 @@ def test_toy(tmp_path: Path, capsys) -> None:
 def test_data(tmp_path: Path, capsys) -> None:
     assert "digits" in printed(f"data list --cache {tmp_path}", capsys)
     picture = tmp_path / "parts.png"
-    assert str(picture) in printed(f"data show --clients 5 --alpha 0.1 --out {picture}", capsys).replace("\n", "")
+    assert str(picture) in printed(f"data show digits --clients 5 --alpha 0.1 --out {picture}", capsys).replace("\n", "")
     assert picture.read_bytes().startswith(b"\x89PNG")

@@ -34,8 +34,6 @@ class PrepareOptions(ListOptions):
 class ShowOptions(ListOptions):
     """Draw and print how a partition deals the classes to the clients."""
 
-    dataset: str = "digits"
-    """Data set, as for fedflat run."""
     partition: Literal["iid", "shards", "lda", "dirichlet", "natural"] = "dirichlet"
     """How samples are dealt to clients."""
     clients: Count = 20
@@ -65,6 +63,10 @@ def prepare_data(words: list[str]) -> None:
 
 
 def show_data(words: list[str]) -> None:
-    """fedflat data show."""
-    o = parse(ShowOptions, words, "fedflat data show")
-    show_command(o.dataset, o.partition, o.clients, o.alpha, o.shards, o.partition_seed, o.out, o.cache)
+    """fedflat data show NAME, digits unless given."""
+    names, flags = leading(words)
+    o = parse(ShowOptions, flags, "fedflat data show [NAME]")
+    if len(names) > 1:
+        raise UserError(f"{' '.join(['data show', *names])}: name one data set")
+    name = names[0] if names else "digits"
+    show_command(name, o.partition, o.clients, o.alpha, o.shards, o.partition_seed, o.out, o.cache)
