@@ -19,7 +19,7 @@ def query(message: Message, context: Context) -> Message:
     return good(message, context)
 
 
-@app.train()
+@app.train("open")
 def train(message: Message, context: Context) -> Message:
     faults = Path(str(context.node_config["faults"]))
     path = faults / f"{context.node_config['partition-id']}-{message.metadata.group_id}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -59,12 +60,12 @@ class Loopback:
         return f"m{self.sent}"
 
     def _reply(self, message: Message) -> Message | None:
-        node = message.metadata.dst_node_id
+        message, node = copy.deepcopy(message), message.metadata.dst_node_id  # as if it had come over a wire
         context = self.contexts[node]
         before = RecordDict(dict(context.state))
         try:
             reply = self.app(message, context)
-            if self.change and message.metadata.message_type == "train":
+            if self.change and message.metadata.message_type.startswith("train"):
                 reply = self.change(context.node_config["partition-id"], reply)
         except Exception as error:
             context.state = before  # as in Flower, where a client that raises leaves its context as it was

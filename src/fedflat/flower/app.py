@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable
 
 from flwr.app import Context, Message
+from flwr.client.mod import secaggplus_mod
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from torch import nn
@@ -37,9 +38,13 @@ def client_app(model: Model | None = None) -> ClientApp:
     def query(message: Message, context: Context) -> Message:
         return client.greet(_read(context, model)[0], message, context)
 
-    @app.train()
+    @app.train("open")
     def train(message: Message, context: Context) -> Message:
         return client.train(_read(context, model)[0], message, context)
+
+    @app.train(mods=[secaggplus_mod])
+    def train_in_secret(message: Message, context: Context) -> Message:
+        return client.train_in_secret(_read(context, model)[0], message, context)
 
     return app
 

@@ -21,6 +21,7 @@ from fedflat.experiments.assemble import Assembly, assemble
 from fedflat.experiments.experiment import Experiment
 from fedflat.flower.keep import Kept
 from fedflat.flower.order import Facts, Order
+from fedflat.flower.secure import closed, opened
 from fedflat.flower.wire import record, state
 from fedflat.local import SGD, local_update
 
@@ -75,17 +76,29 @@ def greet(experiment: Experiment, message: Message, context: Context) -> Message
 
 def train(experiment: Experiment, message: Message, context: Context) -> Message:
     """One client's part of one exchange: local training, the reply up, the state kept."""
-    order = Order.read(message.content["order"])
+    return Message(answer(experiment, message.content, context), reply_to=message)
+
+
+def train_in_secret(experiment: Experiment, message: Message, context: Context) -> Message:
+    """The same where the reply is masked before it leaves the node."""
+    model = torch.zeros(1)  # names do not depend on it
+    names = pack(experiment.method.broadcast(experiment.method.init_server(model)))
+    return Message(closed(answer(experiment, opened(message.content, names), context)), reply_to=message)
+
+
+def answer(experiment: Experiment, content: RecordDict, context: Context) -> RecordDict:
+    """The reply to the server's content, and the client's facts."""
+    order = Order.read(content["order"])
     node = prepare(experiment, context.node_config, order)
     method, folder = experiment.method, context.node_config.get("state")
     initial = method.init_client(node.start)
     kept = Kept(context.state, Path(str(folder)) if folder else None, order.run, node.client, method.exchanges)
     before, lost = kept.begin(order.accepted, pack(initial))
-    reply, after = exchange(node, order, message.content["message"], unpack(initial, before))
+    reply, after = exchange(node, order, content["message"], unpack(initial, before))
     if pack(initial):
         kept.store(order.accepted, before, order.turn, pack(after))
     facts = Facts(client=node.client, examples=node.examples, lost=int(lost))
-    return Message(RecordDict({"reply": record(reply), "facts": facts.record()}), reply_to=message)
+    return RecordDict({"reply": record(reply), "facts": facts.record()})
 
 
 def exchange(node: Node, order: Order, sent: Any, client: Any) -> tuple[Any, Any]:

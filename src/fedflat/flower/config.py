@@ -34,6 +34,8 @@ class Federation:
     """How often clients are asked in one round before the run stops, to be continued later."""
     max_ratio: Positive = 100.0
     """A reply whose length is more than this many times the model's is refused."""
+    secure: bool = False
+    """Let the server see the mean of the replies only (Flower's SecAgg+); needs weights = "uniform"."""
 
 
 def to_run_config(experiment: Experiment, federation: Federation) -> dict[str, Value]:
@@ -68,11 +70,13 @@ def from_run_config(flat: Mapping[str, Value]) -> tuple[Experiment, Federation]:
         for parent in parents:
             level = level.setdefault(parent, {})
         level[name] = value
-    own = values.pop("federation", {})
+    own = _federation(values.pop("federation", {}))
     seed = values.pop("seed", 0)
     experiment = from_dict(values | {"seeds": [seed]}, "run config")
     experiment.check()
-    return experiment, _federation(own)
+    if own.secure and experiment.weights != "uniform":
+        raise UserError(f"--weights {experiment.weights}: must be uniform with federation.secure, which gives one mean")
+    return experiment, own
 
 
 def _federation(own: Mapping[str, Value]) -> Federation:

@@ -12,6 +12,7 @@ from fedflat.flower.errand import Answers, Errand, online
 from fedflat.flower.order import Facts
 
 HELLO = 120.0  # seconds a node has to say who it is
+OPEN = f"{MessageType.TRAIN}.open"  # plain "train" is SecAgg+'s
 PAUSE = 1.0  # seconds between two looks for more nodes
 
 
@@ -66,5 +67,5 @@ class Fleet:
         """Let these clients train; the answers are by client."""
         client_at = {self.nodes[client]: client for client in contents}
         by_node = {self.nodes[client]: content for client, content in contents.items()}
-        answers = Errand(self.grid, by_node, MessageType.TRAIN, group, self.timeout).run()
+        answers = Errand(self.grid, by_node, OPEN, group, self.timeout).run()
         return Answers(*({client_at[node]: value for node, value in part.items()} for part in answers))

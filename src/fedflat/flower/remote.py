@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from flwr.app import RecordDict
 from torch import Tensor
 
 from fedflat.engine.contract import Job, Trained, summarise
 from fedflat.engine.rounds import cohort
-from fedflat.engine.state import stack
+from fedflat.engine.state import pack, stack, unpack
 from fedflat.errors import UserError
 from fedflat.experiments.assemble import Assembly
 from fedflat.experiments.experiment import Experiment
@@ -21,6 +22,7 @@ from fedflat.flower.fleet import Fleet
 from fedflat.flower.journal import Journal
 from fedflat.flower.judge import Good, judge
 from fedflat.flower.order import Order
+from fedflat.flower.secure import summed
 from fedflat.flower.wire import record
 
 
@@ -52,8 +54,8 @@ class Remote:
         """Ask until enough replies are good; those that are stay so."""
         good: dict[int, Good] = {}
         for _ in range(self.federation.attempts):
-            clients = self._choose(job)
-            good |= self._ask(job, [client for client in clients if client not in good])
+            clients = [client for client in self._choose(job) if client not in good]
+            good |= self._ask_for_the_mean(job, clients) if self.federation.secure else self._ask(job, clients)
             if len(good) >= self.federation.min_replies:
                 return self._average(job, good)
         raise UserError(
@@ -74,13 +76,8 @@ class Remote:
 
     def _ask(self, job: Job, clients: Sequence[int]) -> dict[int, Good]:
         """The replies that are good; what becomes of each is written down."""
-        if not clients:
-            return {}
-        sent, turns = record(job.message), job.states.gather(clients).turn.tolist()
-        contents = {
-            client: RecordDict({"message": sent, "order": self._order(job, int(turn)).record()})
-            for client, turn in zip(clients, turns, strict=True)
-        }
+        sent, orders = record(job.message), self._orders(job, clients)
+        contents = {c: RecordDict({"message": sent, "order": order.record()}) for c, order in orders.items()}
         answers, good = self.fleet.send(contents, str(job.round + 1)), {}
         for client, content in answers.replies.items():
             try:
@@ -89,6 +86,21 @@ class Remote:
                 answers.failures[client] = f"its reply is refused: {error}"
         self._report(job, good, answers.failures)
         return good
+
+    def _ask_for_the_mean(self, job: Job, clients: Sequence[int]) -> dict[int, Good]:
+        """The same where replies are masked: the mean stands for each of them."""
+        client_at = {self.fleet.nodes[client]: client for client in clients}
+        orders = {self.fleet.nodes[client]: order for client, order in self._orders(job, clients).items()}
+        found = summed(self.fleet.grid, record(job.message), orders, job.round + 1, self.federation.round_timeout)
+        named = zip(pack(self.like), found.mean, strict=False)
+        mean = {name: torch.from_numpy(values.astype(np.float32)) for name, values in named}
+        good = {client_at[node]: Good(unpack(self.like, mean), facts) for node, facts in found.facts.items()}
+        self._report(job, good, dict.fromkeys({*clients} - good.keys(), "it did not finish secure aggregation"))
+        return good
+
+    def _orders(self, job: Job, clients: Sequence[int]) -> dict[int, Order]:
+        turns = job.states.gather(clients).turn.tolist() if clients else []
+        return {client: self._order(job, int(turn)) for client, turn in zip(clients, turns, strict=True)}
 
     def _order(self, job: Job, accepted: int) -> Order:
         data, turn = self.dataset, job.round * self.experiment.method.exchanges + job.exchange
