@@ -25,7 +25,7 @@ from fedflat.engine.world import World, joined
 from fedflat.method import Method
 
 COHORTS = ([0, 2, 1], [1], [3], [2, 0, 3, 1])  # in the second round two clients, one for each seed
-ROUNDS = 4
+ROUNDS = 3
 
 
 class Caught:

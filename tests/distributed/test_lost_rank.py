@@ -22,7 +22,10 @@ from test_ranks import by_client
 
 from fedflat.cli import main
 
-RUN = shlex.split("run fedgloss --rounds 12 --local-epochs 1 --cohort 4 --seeds 0 1 --checkpoint-every 3 --warmup 6")
+ROUNDS = 12
+RUN = shlex.split(
+    f"run fedgloss --rounds {ROUNDS} --local-epochs 1 --cohort 4 --seeds 0 1 --checkpoint-every 3 --warmup 6"
+)
 
 
 def fedflat(out: Path, *more: str) -> list[str]:
@@ -55,67 +58,46 @@ def assert_close(one: Path, other: Path, tolerance: float) -> None:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two ranks from start to end."""
-    out = tmp_path_factory.mktemp("whole") / "run"
-    with launched(ranks(2, out)) as process:
-        printed = finish(process)
-    assert printed.count("results in") == 1
-    return out
-
-
-@pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same in one process."""
+    """The run in one process."""
     out = tmp_path_factory.mktemp("alone") / "run"
     assert main(fedflat(out)) == 0
     return out
 
 
-@pytest.fixture(scope="module")
-def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, int]:
-    """Three ranks of which the last is killed in the middle; what was said, and the exit code."""
-    out = tmp_path_factory.mktemp("killed") / "run"
+def test_a_killed_rank_ends_the_run_which_resumes_with_fewer(alone: Path, tmp_path: Path) -> None:
+    """Three ranks of which the last is killed; then one process, then two, continue from the checkpoint."""
+    out = tmp_path / "killed"
     with launched(ranks(3, out)) as process:
         wait_for_rows(process, out, 8)
         kill_rank(process, 2)
         _, err = process.communicate(timeout=300)
-    return out, err, process.returncode
-
-
-def test_two_ranks_equal_one(whole: Path, alone: Path) -> None:
-    assert_close(whole, alone, 1e-5)
-    results = [json.loads((out / "result.json").read_text()) for out in (whole, alone)]
-    assert results[0]["versions"]["hardware"].endswith("2 processes")
-    assert results[0]["rounds"] == results[1]["rounds"] == 12
-    assert results[0]["bytes_up_per_client_round"] == results[1]["bytes_up_per_client_round"]
-
-
-def test_a_killed_rank_ends_the_run(killed: tuple[Path, str, int]) -> None:
-    out, err, code = killed
     said = re.findall(r"^fedflat: .*$", err, re.MULTILINE)
-    assert code != 0
-    assert len(said) == 1, err
-    match = re.match(r"fedflat: rank 2 died in round (\d+); with --out the run continues", said[0])
-    assert match, said
-    assert 5 <= int(match[1]) <= 12
+    match = re.fullmatch(r"fedflat: rank 2 died in round (\d+); with --out the run continues from its .*", *said)
+    assert match, err
+    assert 5 <= int(match[1]) <= ROUNDS
+    assert process.returncode != 0
     assert not (out / "result.json").exists()
+    for number in (1, 2):
+        _resume(number, out, tmp_path / f"resumed-{number}")
+        assert_close(tmp_path / f"resumed-{number}", alone, 1e-5)
 
 
-@pytest.mark.parametrize("number", [1, 2])
-def test_resumed_with_fewer_ranks(number: int, killed: tuple[Path, str, int], alone: Path, tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    shutil.copytree(killed[0], out)
+def _resume(number: int, killed: Path, out: Path) -> None:
+    shutil.copytree(killed, out)
     if number == 1:
         assert main(fedflat(out, "--resume", "--engine", "batched")) == 0
     else:
         with launched(ranks(number, out, "--resume")) as process:
             finish(process)
-    assert_close(out, alone, 1e-5)
 
 
-def test_torchrun_restarts_from_the_checkpoint(whole: Path, tmp_path: Path) -> None:
-    out = tmp_path / "run"
+def test_torchrun_restarts_from_the_checkpoint(alone: Path, tmp_path: Path) -> None:
+    """Two ranks that nobody disturbs equal one process; with the first killed and started again they end the same."""
+    whole, out = tmp_path / "whole", tmp_path / "restarted"
+    with launched(ranks(2, whole)) as process:
+        assert finish(process).count("results in") == 1
+    assert_close(whole, alone, 1e-5)
     with launched(ranks(2, out, restarts=1)) as process:
         wait_for_rows(process, out, 8)
         kill_rank(process, 0)
@@ -124,3 +106,6 @@ def test_torchrun_restarts_from_the_checkpoint(whole: Path, tmp_path: Path) -> N
     assert re.search(r"^fedflat: rank 0 died in round \d+;", err, re.MULTILINE), err
     assert_close(out, whole, 0)
     assert rows(out) == rows(whole)
+    facts = [json.loads((folder / "result.json").read_text()) for folder in (out, alone)]
+    assert facts[0]["versions"]["hardware"].endswith("2 processes")
+    assert facts[0]["rounds"] == facts[1]["rounds"] == ROUNDS

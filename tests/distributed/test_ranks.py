@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import pytest
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
@@ -18,23 +17,19 @@ from launch import finish, launched, torchrun
 from fedflat.methods import METHODS
 
 
-@pytest.fixture(scope="module")
-def reference() -> dict[str, Tensor]:
-    """Every method's trials after training with the sequential engine."""
+def test_every_method_equals_one_process(tmp_path: Path) -> None:
+    """In one test, since all launches are held against the same training with the sequential engine."""
     trials = {name: worker.train(method, "sequential") for name, method in worker.DEFAULTS.items()}
-    return {key: tensor for name, two in trials.items() for key, tensor in worker.named(name, two).items()}
-
-
-@pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_every_method_equals_one_process(ranks: int, reference: dict[str, Tensor], tmp_path: Path) -> None:
-    out = tmp_path / "trained.safetensors"
-    with launched(torchrun(ranks, worker.__file__, str(out))) as process:
-        finish(process)
-    ours, theirs = by_client(load_file(out)), by_client(reference)
-    assert {name.partition("/")[0] for name in ours} == set(METHODS)
-    assert ours.keys() == theirs.keys()
-    for name, tensor in theirs.items():
-        torch.testing.assert_close(ours[name], tensor, rtol=0, atol=1e-10, msg=name)
+    theirs = by_client({key: t for name, two in trials.items() for key, t in worker.named(name, two).items()})
+    for ranks in (1, 2, 3):
+        out = tmp_path / f"{ranks}.safetensors"
+        with launched(torchrun(ranks, worker.__file__, str(out))) as process:
+            finish(process)
+        ours = by_client(load_file(out))
+        assert {name.partition("/")[0] for name in ours} == set(METHODS)
+        assert ours.keys() == theirs.keys()
+        for name, tensor in theirs.items():
+            torch.testing.assert_close(ours[name], tensor, rtol=0, atol=1e-10, msg=f"{ranks} ranks: {name}")
 
 
 def by_client(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

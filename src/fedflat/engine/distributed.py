@@ -51,11 +51,7 @@ class Distributed:
     def prepare(self, rounds: Sequence[Sequence[int]]) -> None:
         """Choose lanes for this rank's share of these rounds, taken as if every client could go anywhere."""
         mine = [
-            [
-                n
-                for n, rank in zip(lengths, assign(lengths, None, self.world.size), strict=True)
-                if rank == self.world.rank
-            ]
+            [n for n, rank in zip(lengths, assign(lengths, self.world.size), strict=True) if rank == self.world.rank]
             for lengths in rounds
         ]
         self.lanes.prepare([lengths for lengths in mine if lengths] or [[1]])
@@ -76,8 +72,8 @@ class Distributed:
         clients = [jobs[number].clients[position] for number, position in items]
         seeds = [jobs[number].seed for number, _ in items]
         lengths = self.source.lengths(seeds, jobs[0].round, clients, jobs[0].exchange)
-        homes = [home(client, self.world.size) for client in clients] if pack(jobs[0].states.initial) else None
-        return dict(zip(items, assign(lengths, homes, self.world.size), strict=True))
+        homes = [home(client, self.world.size) for client in clients] if pack(jobs[0].states.initial) else []
+        return dict(zip(items, assign(lengths, self.world.size, homes), strict=True))
 
     def _parts(self, jobs: Sequence[Job], ranks: Mapping[Item, int], guests: Mapping[Item, Tensor]) -> dict[int, Part]:
         """This rank's clients of each job; jobs without any are left out."""

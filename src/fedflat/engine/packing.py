@@ -52,22 +52,21 @@ def choose_lanes(rounds: Iterable[Sequence[int]], most: int) -> int:
     return min(costs, key=lambda lanes: costs[lanes])
 
 
-def assign(lengths: Sequence[int], homes: Sequence[int] | None, ranks: int) -> list[int]:
-    """The rank of each item, longest first: its home where that does not lengthen the round, else the idlest.
+def assign(lengths: Sequence[int], ranks: int, homes: Sequence[int] = ()) -> list[int]:
+    """The rank of each item, longest first: at home (where items have one) as far as that does not lengthen the round.
 
-    Without homes always the idlest.
+    The others go to the rank with the least to do.
     """
-    limit, load, chosen = makespan(lengths, ranks) if homes else -1, [0] * ranks, [0] * len(lengths)
-    idle = [(0, rank) for rank in range(ranks)]
-    for item in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
-        rank = homes[item] if homes else 0
-        if load[rank] + lengths[item] > limit:
-            while idle[0][0] != load[idle[0][1]]:  # out of date
-                heapq.heappop(idle)
-            rank = idle[0][1]
-        load[rank] += lengths[item]
-        heapq.heappush(idle, (load[rank], rank))
-        chosen[item] = rank
+    order, load, chosen = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)), [0] * ranks, [-1] * len(lengths)
+    limit = makespan(lengths, ranks) if homes else 0
+    for item in order[: len(homes)]:
+        if load[homes[item]] + lengths[item] <= limit:
+            chosen[item] = homes[item]
+            load[homes[item]] += lengths[item]
+    idle = sorted((busy, rank) for rank, busy in enumerate(load))
+    for item in (item for item in order if chosen[item] < 0):
+        busy, chosen[item] = heapq.heappop(idle)
+        heapq.heappush(idle, (busy + lengths[item], chosen[item]))
     return chosen
 
 

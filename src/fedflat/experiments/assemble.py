@@ -13,7 +13,11 @@ from fedflat.data.dataset import Augment, Dataset
 from fedflat.data.feed import Feed
 from fedflat.data.partition import split
 from fedflat.data.sources import load
+from fedflat.engine import ENGINES
+from fedflat.engine.contract import Engine
+from fedflat.engine.distributed import Distributed
 from fedflat.engine.rounds import Trial
+from fedflat.engine.world import World
 from fedflat.errors import UserError
 from fedflat.experiments.experiment import Experiment
 from fedflat.models import build
@@ -108,3 +112,15 @@ def suitable(shape: tuple[int, int, int]) -> str:
     if shape[1] == 1 or shape[2] == 1:
         return "mlp"
     return "fedavg-cnn" if min(shape[1:]) >= 28 else "digits-cnn"
+
+
+def pick_engine(experiment: Experiment) -> str:
+    """The engine that an option means in one process."""
+    return "batched" if experiment.engine in ("auto", "distributed") else experiment.engine
+
+
+def make_engine(experiment: Experiment, assembly: Assembly, world: World) -> Engine:
+    """The engine of one process or of many."""
+    if world.size > 1:
+        return Distributed(experiment.method, assembly.task, assembly.feed, world)
+    return ENGINES[pick_engine(experiment)](experiment.method, assembly.task, assembly.feed)

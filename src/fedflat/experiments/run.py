@@ -11,16 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedflat.engine import ENGINES
 from fedflat.engine.contract import Engine
-from fedflat.engine.distributed import Distributed
 from fedflat.engine.evaluate import evaluate
 from fedflat.engine.folder import RunFolder
 from fedflat.engine.place import find_place, restarts
 from fedflat.engine.rounds import Trial, cohort, play
 from fedflat.engine.shared_folder import SharedFolder, open_folder
 from fedflat.engine.world import ALONE, World, joined
-from fedflat.experiments.assemble import Assembly, assemble
+from fedflat.experiments.assemble import Assembly, assemble, make_engine
 from fedflat.experiments.config import dump, method_to_dict
 from fedflat.experiments.experiment import Experiment
 from fedflat.experiments.result import Result, summary, versions
@@ -99,16 +97,8 @@ class Training:
         self.world.reached(r + 1)
         lr = send(experiment.lr * experiment.lr_decay**r, feed.y.device, feed.dtype)
         sgd = SGD(lr, experiment.momentum, experiment.weight_decay)
-        play(
-            experiment.method,
-            self.engine,
-            self.trials,
-            r,
-            cohorts,
-            [self._weights(c) for c in cohorts],
-            population,
-            sgd,
-        )
+        weights = [self._weights(c) for c in cohorts]
+        play(experiment.method, self.engine, self.trials, r, cohorts, weights, population, sgd)
         self.steps += sum(self._lengths(r)) * experiment.method.exchanges
         self.round += 1
 
@@ -203,15 +193,3 @@ class Training:
             self._save()
             self.folder.finish(result.to_json())
         return result
-
-
-def pick_engine(experiment: Experiment) -> str:
-    """The engine that an option means in one process."""
-    return "batched" if experiment.engine in ("auto", "distributed") else experiment.engine
-
-
-def make_engine(experiment: Experiment, assembly: Assembly, world: World) -> Engine:
-    """The engine of one process or of many."""
-    if world.size > 1:
-        return Distributed(experiment.method, assembly.task, assembly.feed, world)
-    return ENGINES[pick_engine(experiment)](experiment.method, assembly.task, assembly.feed)

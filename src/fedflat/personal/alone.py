@@ -13,7 +13,7 @@ from fedflat.data.feed import Feed
 from fedflat.engine import ENGINES
 from fedflat.engine.contract import Job
 from fedflat.engine.state import ClientStore
-from fedflat.experiments.run import pick_engine
+from fedflat.experiments.assemble import pick_engine
 from fedflat.local import SGD
 from fedflat.method import Message, Method
 from fedflat.personal.finished import Finished

@@ -1,0 +1,101 @@
+"""Who is who under torchrun and SLURM, what does not fit, and a process that fails where others do not."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+
+sys.path.append(str(Path(__file__).parent))
+
+from launch import launched
+
+from fedflat.cli import main
+from fedflat.engine.lifeline import connect
+from fedflat.engine.place import Place, find_place, first_host
+
+SMALL = ["--rounds", "2", "--cohort", "2", "--local-epochs", "1", "--model", "mlp"]
+
+
+def set_env(monkeypatch: pytest.MonkeyPatch, **values: str) -> None:
+    for name in [name for name in os.environ if name.startswith(("SLURM_", "MASTER_"))]:
+        monkeypatch.delenv(name)
+    for name, value in values.items():
+        monkeypatch.setenv(name, value)
+
+
+def slurm(rank: int, size: int, **more: str) -> dict[str, str]:
+    ranks = {"SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank % 4), "SLURM_STEP_NUM_TASKS": str(size)}
+    return {**ranks, "SLURM_STEP_NODELIST": "gpu[07-09,12],old3", "SLURM_STEP_NUM_NODES": "4", **more}
+
+
+def test_torchrun_on_several_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_env(
+        monkeypatch, RANK="5", WORLD_SIZE="8", LOCAL_RANK="1", LOCAL_WORLD_SIZE="4", MASTER_ADDR="h", MASTER_PORT="9"
+    )
+    assert find_place("auto") == find_place("distributed") == Place(5, 8, 1, "h", 9, "torchrun")
+
+
+def test_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_env(monkeypatch, **slurm(6, 16, SLURM_JOB_ID="123456", SLURM_STEP_ID="2"))
+    assert find_place("distributed") == Place(6, 16, 2, "gpu07", 20_000 + 3458, "srun")
+    assert find_place("auto") == Place()  # tasks of a job step may well be runs of their own
+
+
+@pytest.mark.parametrize(
+    ("hosts", "first"),
+    [("n1", "n1"), ("n1,n2", "n1"), ("n[3-5]", "n3"), ("a[01,7]b,c", "a01b"), ("r[1-2]n[3-4]", "r1n3")],
+)
+def test_first_host(hosts: str, first: str) -> None:
+    assert first_host(hosts) == first
+
+
+@pytest.mark.parametrize(
+    ("words", "size", "said"),
+    [
+        ("run fedavg --engine batched", "2", "--engine batched: trains in one process, torchrun started 2"),
+        ("compare fedavg fedsam", "2", "compare: trains in one process"),
+        ("run fedavg --engine distributed", "", "--engine distributed: start it with torchrun"),
+    ],
+)
+def test_what_does_not_fit(words: str, size: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys, tmp_path) -> None:
+    set_env(monkeypatch, **({"RANK": "0", "WORLD_SIZE": size} if size else {}))
+    assert main([*words.split(), *SMALL, "--out", str(tmp_path / "run")]) == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_stranger_is_turned_away() -> None:
+    """Whoever connects to rank 0 without the token is not taken for a rank."""
+    store = dist.HashStore()
+    leader = threading.Thread(target=lambda: connect(Place(0, 2), store, 60).part())
+    leader.start()
+    port = int(store.get("lifeline").decode().split()[0])
+    with socket.create_connection(("127.0.0.1", port)) as stranger:
+        stranger.sendall(b"0" * 32 + b"        1")
+        assert stranger.recv(1) == b""
+    connect(Place(1, 2), store, 60).part()
+    leader.join()
+
+
+def test_a_rank_that_fails_takes_the_others_along(tmp_path: Path) -> None:
+    """Two tasks of a SLURM step, of which the second does not find its data."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    env = [slurm(rank, 2, SLURM_STEP_NUM_NODES="1", MASTER_PORT=port) for rank in range(2)]
+    words = [sys.executable, "-m", "fedflat", "run", "fedavg", *SMALL, "--engine", "distributed"]
+    with (
+        launched([*words, "--out", str(tmp_path / "run")], **env[0]) as first,
+        launched([*words, "--dataset", "npz:/nowhere.npz"], **env[1]) as second,
+    ):
+        said = [process.communicate(timeout=300)[1] for process in (first, second)]
+    assert (first.returncode, second.returncode) == (1, 2)
+    assert said[0].startswith("fedflat: rank 1 failed before the first round"), said[0]
+    assert said[0].count("\n") == said[1].count("\n") == 1, said
+    assert "/nowhere.npz" in said[1]
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
