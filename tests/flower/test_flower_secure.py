@@ -17,14 +17,16 @@ import fedflat as ff
 from fedflat.flower.config import Federation, from_run_config, to_run_config
 
 EQUAL = dataclasses.replace(EXPERIMENT, weights="uniform", clients=4, cohort=4)
-METHODS = [ff.FedAvg(), ff.SCAFFOLD(), ff.FedSOL(), ff.FedGF(threshold=0.0), ff.FedGloSS(), ff.NaiveFedGloSS()]
+CLOSE = [ff.FedAvg(), ff.SCAFFOLD(), ff.FedSOL(), ff.FedGF(threshold=0.0)]
+KINKED = [ff.FedGloSS(), ff.NaiveFedGloSS()]  # rounding of the perturbed model moves samples over a ReLU's kink
+METHODS = {type(m).__name__: (m, tolerance) for group, tolerance in ((CLOSE, 1e-5), (KINKED, 1e-3)) for m in group}
 
 
-@pytest.mark.parametrize("method", METHODS, ids=lambda m: type(m).__name__)
-def test_equal_to_a_simulation_up_to_rounding(method: ff.Method, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("method", "tolerance"), METHODS.values(), ids=METHODS)
+def test_equal_to_a_simulation_up_to_rounding(method: ff.Method, tolerance: float, tmp_path: Path) -> None:
     experiment = dataclasses.replace(EQUAL, method=method)
     state = federate(Loopback(experiment), experiment, tmp_path / "run", secure=True)
-    assert_same(state, simulate(experiment), tolerance=1e-4)
+    assert_same(state, simulate(experiment), tolerance)
 
 
 def test_a_client_that_leaves_in_the_middle(tmp_path: Path) -> None:
@@ -39,7 +41,7 @@ def test_a_client_that_leaves_in_the_middle(tmp_path: Path) -> None:
 
     grid = Loopback(EQUAL, leave)
     state = federate(grid, EQUAL, tmp_path / "run", secure=True, round_timeout=1.0)
-    assert_same(state, simulate(EQUAL, {1: {2}}), tolerance=1e-4)
+    assert_same(state, simulate(EQUAL, {1: {2}}), tolerance=1e-5)
     failed = [(row["round"], row["client"], row["note"]) for row in rows(tmp_path / "run") if not row["accepted"]]
     assert failed == [(2, 2, "it did not finish secure aggregation")]
 

@@ -92,8 +92,8 @@ class Remote:
         client_at = {self.fleet.nodes[client]: client for client in clients}
         orders = {self.fleet.nodes[client]: order for client, order in self._orders(job, clients).items()}
         found = summed(self.fleet.grid, record(job.message), orders, job.round + 1, self.federation.round_timeout)
-        named = zip(pack(self.like), found.mean, strict=False)
-        mean = {name: torch.from_numpy(values.astype(np.float32)) for name, values in named}
+        named = zip(pack(self.like).items(), found.mean, strict=False)
+        mean = {name: torch.from_numpy(values.astype(np.float32)).view_as(like) for (name, like), values in named}
         good = {client_at[node]: Good(unpack(self.like, mean), facts) for node, facts in found.facts.items()}
         self._report(job, good, dict.fromkeys({*clients} - good.keys(), "it did not finish secure aggregation"))
         return good

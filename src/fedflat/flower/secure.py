@@ -106,8 +106,8 @@ def closed(content: RecordDict) -> RecordDict:
 
 
 def _carried(name: str, array: Array) -> Array:
-    """In 64 bits, since Flower adds RANGE before it rounds."""
-    values = array.numpy().astype(np.float64)
+    """In 64 bits, since Flower adds RANGE before it rounds, and with an axis, since it gets scalars wrong."""
+    values = np.atleast_1d(array.numpy().astype(np.float64))
     largest = float(np.abs(values).max())
     if not largest <= RANGE:
         raise ValueError(f"{name} has an entry of size {largest:.3g}, secure aggregation carries up to {RANGE:g}")
