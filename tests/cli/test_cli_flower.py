@@ -1,0 +1,119 @@
+"""fedflat flower new: an app that says what the experiment says, and refusals in one line; flwr is not needed."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fedflat as ff
+from fedflat.cli import main
+from fedflat.experiments.config import dump
+from fedflat.flower.config import Federation, from_run_config
+from fedflat.method import Method
+
+WRAPPED = ff.ServerAdam(inner=ff.Private(inner=ff.FedSOL(rho=1e-5, perturb="all")), v0=None)
+
+
+def flat(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """As Flower flattens an app's configuration."""
+    for name, value in values.items():
+        yield from flat(value, f"{prefix}{name}.") if isinstance(value, dict) else [(prefix + name, value)]
+
+
+def config_of(app: Path) -> dict[str, Any]:
+    return dict(flat(tomllib.loads((app / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]))
+
+
+@pytest.mark.parametrize("method", [ff.FedAvg(), ff.FedSMOO(regularise=False), WRAPPED], ids=lambda m: type(m).__name__)
+def test_the_app_is_the_experiment(method: Method, tmp_path: Path) -> None:
+    experiment = ff.Experiment(method=method, clients=7, seeds=(3,), lr=1e-4, dataset='npz:a "quoted" path.npz')
+    (tmp_path / "config.yaml").write_text(dump(experiment))
+    assert main(["flower", "new", str(tmp_path / "app"), "--config", str(tmp_path / "config.yaml")]) == 0
+    assert from_run_config(config_of(tmp_path / "app")) == (experiment, Federation())
+
+
+def test_the_app_is_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    app = tmp_path / "deep" / "app"
+    assert main(["flower", "new", str(app)]) == 0
+    assert capsys.readouterr().out == f"a Flower app in {app}; its README.md has the commands\n"
+    names = {"pyproject.toml", "server_app.py", "client_app.py", "make_certificates.py", "flower.env", "README.md"}
+    assert {path.name for path in app.iterdir()} == names | {".gitignore"}
+    for path in app.glob("*.py"):
+        ast.parse(path.read_text())
+    components = tomllib.loads((app / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["components"]
+    assert components == {"serverapp": "server_app:app", "clientapp": "client_app:app"}
+
+
+def test_the_readme_explains_every_option(tmp_path: Path) -> None:
+    main(["flower", "new", str(tmp_path / "app")])
+    readme = (tmp_path / "app" / "README.md").read_text()
+    assert "$(seq 0 19)" in readme
+    assert "--nodes 20" in readme
+    rows = dict(re.findall(r"^\| `federation\.(\w+)` \| (\S+) \|", readme, re.M))
+    defaults = {field.name: str(field.default).removesuffix(".0").lower() for field in dataclasses.fields(Federation)}
+    assert rows == defaults
+
+
+def test_security_is_on_and_telemetry_off_in_what_the_readme_says(tmp_path: Path) -> None:
+    main(["flower", "new", str(tmp_path / "app")])
+    readme, env = ((tmp_path / "app" / name).read_text() for name in ("README.md", "flower.env"))
+    for word in ("--enable-supernode-auth", "--ssl-certfile", "--root-certificates", "--auth-supernode-private-key"):
+        assert word in readme
+    assert "--insecure" not in readme
+    assert "FLWR_TELEMETRY_ENABLED=0" in env
+
+
+REFUSED = {
+    "two seeds": ("seeds: [0, 1]", "--seeds 0 1: a federation trains one seed"),
+    "method": ("method: {name: fedsoll}", "unknown (did you mean fedsol?)"),
+    "option": ("rounds: -1", "--rounds -1"),
+}
+
+
+@pytest.mark.parametrize(("text", "said"), REFUSED.values(), ids=REFUSED)
+def test_experiments_that_cannot_be_federated(
+    text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.yaml").write_text(text)
+    assert main(["flower", "new", str(tmp_path / "app"), "--config", str(tmp_path / "config.yaml")]) == 2
+    err = capsys.readouterr().err
+    assert said in err
+    assert err.count("\n") == 1
+    assert not (tmp_path / "app").exists()
+
+
+def test_nothing_is_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mine.txt").write_text("mine")
+    assert main(["flower", "new", str(tmp_path)]) == 2
+    assert "exists and is not an empty folder" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_a_folder_must_be_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["flower", "new"]) == 2
+    assert "name the folder to write" in capsys.readouterr().err
+
+
+CHANGES = {
+    "unknown option": ({"federation.timeout": 5}, "unknown key 'federation.timeout'"),
+    "near miss": ({"federation.round_timeot": 5}, "did you mean round_timeout?"),
+    "range": ({"federation.round_timeout": -5}, "--round-timeout -5: must be more than 0"),
+    "type": ({"federation.min_replies": "two"}, "--min-replies two: must be a whole number"),
+    "experiment": ({"lr": 0}, "--lr 0: must be more than 0"),
+    "secure": ({"federation.secure": True}, "--weights examples: must be uniform with federation.secure"),
+}
+
+
+@pytest.mark.parametrize(("change", "said"), CHANGES.values(), ids=CHANGES)
+def test_a_run_config_that_cannot_be_used(change: dict[str, Any], said: str, tmp_path: Path) -> None:
+    main(["flower", "new", str(tmp_path / "app")])
+    with pytest.raises(ff.UserError) as refusal:
+        from_run_config(config_of(tmp_path / "app") | change)
+    assert said in str(refusal.value)
