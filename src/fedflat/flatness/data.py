@@ -14,7 +14,7 @@ from fedflat.flatness.progress import each
 from fedflat.random import fold, purpose
 from fedflat.task import Batch, Task
 
-BATCH = 1000  # samples per pass: the most that second derivatives of a small CNN fit into 2 GB
+BATCH = 1000  # samples per pass: second derivatives of the FedAvg CNN then take about 3 GB
 TOGETHER = 1500  # samples times models in one vmapped pass; more is slower on a CPU and no faster on a GPU
 
 

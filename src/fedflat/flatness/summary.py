@@ -10,13 +10,11 @@ from rich.table import Table
 
 from fedflat.experiments.result import mean_std
 
-SHOWN = {  # measurement: {number: heading}
+SHOWN = {  # measurement: {number: heading}; landscapes and spectra are for figures
     "hessian": {"lambda1": "λ1", "lambda1_over_lambda5": "λ1/λ5", "trace": "trace"},
     "lpf": {"lpf": "LPF"},
-    "discrepancy": {"discrepancy": "Δ_F", "bound": "bound"},
+    "discrepancy": {"discrepancy": "Δ_F"},
     "local": {"mean_lambda_local": "λ1 local", "mean_lambda_global": "λ1 global"},
-    "spectrum": {"smallest": "λ min"},
-    "landscape": {"highest": "highest loss"},
     "path": {"gradient_norm": "‖∇F‖"},
     "barrier": {"barrier": "barrier to next"},
 }
@@ -33,7 +31,7 @@ def print_summary(documents: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> N
     for run, row in rows.items():
         table.add_row(run, *(row.get(key, "–") for key, _ in columns))
     console = Console()
-    console.print(table) if console.is_terminal else Console(width=160).print(table)
+    console.print(table) if console.is_terminal else Console(width=200).print(table)
 
 
 def _numbers(found: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
