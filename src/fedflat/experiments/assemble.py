@@ -20,6 +20,7 @@ from fedflat.engine.rounds import Trial
 from fedflat.engine.world import World
 from fedflat.errors import UserError
 from fedflat.experiments.experiment import Experiment
+from fedflat.heap import keep_freed_memory
 from fedflat.models import build
 from fedflat.task import Task
 
@@ -50,6 +51,8 @@ def assemble(experiment: Experiment, dataset: Dataset | None = None, parts: list
     if experiment.cohort > len(parts):
         raise UserError(f"--cohort {experiment.cohort}: must be at most the number of clients, {len(parts)}")
     device = pick_device(experiment.device)
+    if device.type == "cpu":
+        keep_freed_memory()
     batch_size = min(experiment.batch_size, max(1, *(len(part) for part in parts)))
     feed = Feed(dataset, parts, batch_size, experiment.local_epochs, _augment(experiment, dataset), device)
     models = [_model(experiment, dataset, seed) for seed in experiment.seeds]

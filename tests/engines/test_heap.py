@@ -1,0 +1,38 @@
+"""Freed memory stays with the process: counted in pages that the system had to provide anew."""
+
+import platform
+import subprocess
+import sys
+
+import pytest
+
+COUNT = """
+import resource, torch
+from fedflat.heap import keep_freed_memory
+{call}
+def pages():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    torch.ones(16_000_000)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+pages()
+print(min(pages() for _ in range(3)))
+"""
+
+
+def _pages(call: str) -> int:
+    """Pages that filling 64 MB once more takes, the least of three times."""
+    done = subprocess.run([sys.executable, "-c", COUNT.format(call=call)], capture_output=True, text=True, check=True)
+    return int(done.stdout)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc gives large blocks back at once")
+def test_large_blocks_are_used_again():
+    assert _pages("") > 20  # whole huge pages at best
+    assert _pages("keep_freed_memory()") < 10
+
+
+def test_no_c_library_is_no_problem(monkeypatch):
+    from fedflat import heap
+
+    monkeypatch.setattr(heap.sys, "platform", "win32")
+    heap.keep_freed_memory()
