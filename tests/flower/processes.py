@@ -41,6 +41,16 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def descendants(number: int) -> list[int]:
+    """The processes that a process started, and those that they started."""
+    parents = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
+    children = [child for child, parent in parents.items() if parent == number]
+    return [each for child in children for each in [child, *descendants(child)]]
+
+
 class Federation:
     """Processes by name. Everything lies below `folder`, which is also the working directory of all."""
 
@@ -61,18 +71,19 @@ class Federation:
         return done.stdout
 
     def start(self, name: str, *words: str) -> subprocess.Popen[bytes]:
-        """A process with a log and a process group of its own."""
+        """A process with a log."""
         with (self.folder / f"{name}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(
-                words, cwd=self.folder, env=self.env, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+                words, cwd=self.folder, env=self.env, stdout=log, stderr=subprocess.STDOUT
             )
         return self.processes[name]
 
     def kill(self, name: str) -> None:
-        """End a process and what it started, at once."""
+        """End a process and all that it started, at once."""
         process = self.processes.pop(name)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        for number in [process.pid, *descendants(process.pid)]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(number, signal.SIGKILL)
         process.wait()
 
     def stop(self) -> None:

@@ -62,14 +62,14 @@ def story(federation: Federation) -> Path:
     for name, kind in FAULTS.items():
         (faults / name).write_text(kind)
     faulty = (Path(__file__).parent / "faulty_client.py").read_text()
-    out = federation.app("story", STORY, faulty, min_nodes=3)
+    out = federation.app("story", STORY, faulty, min_nodes=3, round_timeout=3000.0)
     federation.start_node(2)
     federation.run("story")
     until((faults / "2-4.reached").exists, "round 4", federation.logs)
     federation.kill("node-2")
     (faults / "2-4").unlink()
+    learn(federation)  # while the server misses the killed node's heartbeats; round 5 waits for the node
     federation.start_node(2)
-    learn(federation)  # while the server misses the killed node's heartbeats
     until((faults / "1-5.reached").exists, "round 5", federation.logs)
     federation.kill("link")
     (faults / "1-5").unlink()

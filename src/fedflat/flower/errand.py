@@ -31,8 +31,8 @@ class Errand:
 
     def run(self) -> Answers:
         """Wait until every node has answered or failed, or the time is over."""
-        end, looked = time.monotonic() + self.timeout, time.monotonic()
         self._push(list(self.contents), online(self.grid))
+        end, looked = time.monotonic() + self.timeout, time.monotonic()
         while self._waiting and time.monotonic() < end:
             self._pull()
             if time.monotonic() - looked > WATCH:
