@@ -1,13 +1,15 @@
 # make run: install and compare four methods on digits.   make test: install, lint, type-check, run all tests.
 # make test-flower: federations of real processes, in an environment of their own.
+# make bench: the tables of docs/performance.md that need no GPU, beside Flower and pfl where they can be installed.
 PYTHON ?= python3
 VENV := .venv
 FLOWER := .venv-flower
+BENCH := .venv-bench
 BIN := $(VENV)/bin
 PIP := python -m pip install --disable-pip-version-check
 DEMO := fedavg fedsol:perturb=all fedgf:rho=0.05,threshold=0.7 fedgloss
 
-.PHONY: install run test test-flower lint browser clean
+.PHONY: install run test test-flower bench lint browser clean
 
 run: install
 	$(BIN)/fedflat compare $(DEMO) --config examples/demo.yaml
@@ -18,6 +20,12 @@ test: lint browser
 test-flower: $(FLOWER)/installed
 	OMP_NUM_THREADS=1 $(FLOWER)/bin/pytest -n 2 --dist loadfile tests/flower
 
+bench: install
+	-$(MAKE) $(BENCH)/installed
+	$(BIN)/python benchmarks/compare_cpu.py
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/engines.py
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/scaling.py --device cpu
+
 lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -27,6 +35,7 @@ install: $(VENV)/installed
 
 $(VENV)/installed: requirements.lock
 $(FLOWER)/installed: requirements-flower.lock
+$(BENCH)/installed: requirements-bench.lock
 
 %/installed: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("fedflat needs Python 3.11 or newer")'
@@ -46,4 +55,4 @@ browser:
 	  || echo "chromium could not be installed: the browser tests will be skipped"
 
 clean:
-	rm -rf $(VENV) $(FLOWER) .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(FLOWER) $(BENCH) .mypy_cache .pytest_cache .ruff_cache
