@@ -1,0 +1,112 @@
+"""A federated loop in plain PyTorch: python benchmarks/loop.py digits|fedavg|pfl [--rounds N] [--device cuda].
+
+FedAvg as one writes it without a framework: a module, torch.optim.SGD, one client after another, state_dicts averaged.
+Data, split, model and hyper-parameters are those of the job of the same name in benchmarks/jobs.py. Images stay on the
+device and are augmented there batch by batch, as fedflat does it, so the difference is the training itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import random
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+from jobs import JOBS
+from plain import accuracy, digits_cnn, fedavg_cnn, pfl_cnn, timing
+from torch import Tensor, nn
+
+import fedflat
+from fedflat.data.augment import augment
+from fedflat.experiments.assemble import Assembly, assemble
+from fedflat.experiments.run import versions
+
+MODELS: dict[str, Callable[[], nn.Module]] = {"digits": digits_cnn, "fedavg": fedavg_cnn, "pfl": pfl_cnn}
+State = dict[str, Tensor]
+
+
+def train_client(model: nn.Module, job: fedflat.Experiment, data: Assembly, rows: Tensor, lr: float) -> State:
+    """Local epochs of SGD from the global model; returns the client's weights."""
+    model, feed = copy.deepcopy(model), data.feed
+    sgd = torch.optim.SGD(model.parameters(), lr=lr, momentum=job.momentum, weight_decay=job.weight_decay)
+    for _ in range(job.local_epochs):
+        for batch in rows[torch.randperm(len(rows), device=rows.device)].split(job.batch_size):
+            keys = torch.randint(2**62, batch.shape, device=batch.device)
+            x = augment(feed.x[batch], keys, feed.spec, data.dataset.mean, data.dataset.std)
+            sgd.zero_grad()
+            F.cross_entropy(model(x), feed.y[batch]).backward()
+            sgd.step()
+    return model.state_dict()
+
+
+def average(states: list[State], sizes: list[int]) -> State:
+    """Mean of the clients' weights, weighted by their numbers of samples."""
+    total = sum(sizes)
+    return {name: sum(n / total * s[name] for n, s in zip(sizes, states, strict=True)) for name in states[0]}
+
+
+class Loop:
+    """One job under way."""
+
+    def __init__(self, name: str, job: fedflat.Experiment) -> None:
+        self.job, self.data = job, assemble(job)
+        self.device, self.test = self.data.feed.y.device, self.data.feed.test()
+        torch.manual_seed(job.seeds[0])
+        self.model, self.draw = MODELS[name]().to(self.device), random.Random(job.seeds[0])
+        self.clients = [torch.from_numpy(part).to(self.device) for part in self.data.parts]
+        self.steps = 0
+
+    def play_round(self, round: int) -> None:
+        """Train a cohort and average it."""
+        job = self.job
+        cohort = [self.clients[k] for k in self.draw.sample(range(len(self.clients)), job.cohort)]
+        lr = job.lr * job.lr_decay**round
+        states = [train_client(self.model, job, self.data, rows, lr) for rows in cohort]
+        self.model.load_state_dict(average(states, [len(rows) for rows in cohort]))
+        self.steps += job.local_epochs * sum(-(-len(rows) // job.batch_size) for rows in cohort)
+
+    def is_due(self, round: int) -> bool:
+        """Whether the model is evaluated after this round."""
+        return (round + 1) % self.job.eval_every == 0 or round + 1 == self.job.rounds
+
+    def wait(self) -> None:
+        """Until the device has done what it was told."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+
+
+def measure(name: str, job: fedflat.Experiment) -> dict[str, object]:
+    """Train and time every round."""
+    begin, loop = time.perf_counter(), Loop(name, job)
+    times, accuracies = [], []
+    for round in range(job.rounds):
+        loop.play_round(round)
+        if loop.is_due(round):
+            accuracies.append(accuracy(loop.model, loop.test.x, loop.test.y))
+        loop.wait()
+        times.append(time.perf_counter())
+    record = timing(begin, times, accuracies)
+    full = {"job": name, "rounds": job.rounds, "full_job_s": record["s_per_round"] * JOBS[name].rounds}
+    return full | {"client_steps_per_round": loop.steps / job.rounds} | record
+
+
+def main() -> None:
+    """Print one JSON line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("job", choices=MODELS)
+    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"))
+    given = parser.parse_args()
+    job = JOBS[given.job]
+    job = replace(job, rounds=given.rounds or job.rounds, device=given.device, seeds=(given.seed,))
+    print(json.dumps(measure(given.job, job) | versions()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""What anyone writes who trains clients with PyTorch: modules, an epoch over batches, accuracy. Needs torch only."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+def digits_cnn() -> nn.Module:
+    """fedflat's digits-cnn."""
+    return nn.Sequential(
+        *(nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Flatten(), nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, 10)),
+    )
+
+
+def fedavg_cnn() -> nn.Module:
+    """fedflat's fedavg-cnn on CIFAR-10."""
+    return nn.Sequential(
+        *(nn.Conv2d(3, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(32, 64, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Flatten(), nn.Linear(4096, 512), nn.ReLU(), nn.Linear(512, 10)),
+    )
+
+
+def pfl_cnn() -> nn.Module:
+    """fedflat's pfl-cnn on CIFAR-10."""
+    return nn.Sequential(
+        *(nn.Conv2d(3, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Flatten(), nn.Dropout(0.25), nn.Linear(12544, 128), nn.ReLU(), nn.Dropout(0.5), nn.Linear(128, 10)),
+    )
+
+
+class Job(NamedTuple):
+    """FedAvg on digits: normalised images, the clients they belong to, and how they are trained."""
+
+    x: Tensor
+    y: Tensor
+    owner: Tensor
+    x_test: Tensor
+    y_test: Tensor
+    rounds: int
+    cohort: int
+    local_epochs: int
+    batch_size: int
+    lr: float
+    seed: int
+
+    def client(self, number: int) -> tuple[Tensor, Tensor]:
+        """The samples of one client."""
+        rows = self.owner == number
+        return self.x[rows], self.y[rows]
+
+    @property
+    def clients(self) -> int:
+        return int(self.owner.max()) + 1
+
+
+@functools.cache
+def load_job(path: str) -> Job:
+    """What `save_job` wrote."""
+    with np.load(path, allow_pickle=False) as file:
+        return Job(**{name: torch.from_numpy(a) if a.ndim else a.item() for name, a in file.items()})
+
+
+def save_job(path: str, job: Job) -> None:
+    """One file that every framework's script reads."""
+    np.savez(path, **{name: np.asarray(value) for name, value in job._asdict().items()})
+
+
+def train(model: nn.Module, x: Tensor, y: Tensor, job: Job) -> None:
+    """Some epochs of SGD over shuffled batches."""
+    optimiser = torch.optim.SGD(model.parameters(), lr=job.lr)
+    for _ in range(job.local_epochs):
+        for rows in torch.randperm(len(y)).split(job.batch_size):
+            optimiser.zero_grad()
+            F.cross_entropy(model(x[rows]), y[rows]).backward()
+            optimiser.step()
+
+
+@torch.no_grad()
+def accuracy(model: nn.Module, x: Tensor, y: Tensor, batch_size: int = 2000) -> float:
+    """Fraction of samples whose class the model names."""
+    model.eval()
+    right = sum((model(a).argmax(1) == b).sum() for a, b in zip(x.split(batch_size), y.split(batch_size), strict=True))
+    model.train()
+    return float(right) / len(y)
+
+
+def timing(begin: float, times: Sequence[float], accuracies: Sequence[float]) -> dict[str, object]:
+    """What every script prints: `times` are the ends of the rounds; the first round counts as start-up."""
+    seconds = (times[-1] - times[0]) / max(len(times) - 1, 1)
+    return {"startup_s": times[0] - begin, "s_per_round": seconds, "accuracies": list(accuracies)}
