@@ -1,11 +1,26 @@
-"""Who trains whom: ranks finish together, and clients stay at home where that costs nothing."""
+"""Who trains whom: ranks finish together, clients stay at home where that costs nothing, one vector ends a round."""
 
 from __future__ import annotations
 
+import functools
+import sys
+from pathlib import Path
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
+sys.path.append(str(Path(__file__).parents[1] / "methods"))
+
+import tiny_problem as tiny
+
+from fedflat.engine import ENGINES
+from fedflat.engine.distributed import Distributed
 from fedflat.engine.packing import assign, makespan
+from fedflat.engine.place import Place
+from fedflat.engine.world import World
+from fedflat.methods import METHODS
 
 lengths = st.lists(st.integers(1, 50), min_size=1, max_size=40)
 ranks = st.integers(1, 8)
@@ -40,3 +55,24 @@ def test_only_the_surplus_travels() -> None:
     chosen = assign([5] * 12, 3, homes)
     assert [chosen.count(rank) for rank in range(3)] == [4, 4, 4]
     assert sum(rank != home for rank, home in zip(chosen, homes, strict=True)) == 4
+
+
+class Counted(World):
+    """One process that notes how many numbers it would have summed over ranks."""
+
+    def __init__(self) -> None:
+        super().__init__(Place())
+        self.sums: list[int] = []
+
+    def total(self, tensor: Tensor) -> Tensor:
+        self.sums.append(tensor.numel())
+        return tensor
+
+
+@pytest.mark.parametrize(("name", "reply"), [("fedavg", 35), ("scaffold", 70), ("fedgf", 36), ("naivefedgloss", 35)])
+def test_one_vector_is_summed_in_an_exchange(name: str, reply: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """2 J R numbers, as docs/scaling.md has it, whatever the cohort."""
+    world, method = Counted(), METHODS[name]()
+    monkeypatch.setitem(ENGINES, "distributed", functools.partial(Distributed, world=world))
+    tiny.train(method, "distributed", range(2), cohorts=([0, 2, 1], [1]))
+    assert world.sums == [2 * 2 * reply] * 2 * method.exchanges

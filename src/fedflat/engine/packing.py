@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 OVERHEAD = 3.0  # cost of a step with L lanes is taken as OVERHEAD + L: what the GPU prototypes and CPU runs show
+ENOUGH = 5000  # clients whose lengths decide on the number of lanes
 
 
 class Schedule(NamedTuple):
@@ -42,14 +43,26 @@ def makespan(lengths: Sequence[int], lanes: int) -> int:
 
 
 def choose_lanes(rounds: Iterable[Sequence[int]], most: int) -> int:
-    """The number of lanes that makes these rounds cheapest: Σ makespan(L) · (OVERHEAD + L) is smallest."""
+    """The number of lanes that makes these rounds cheapest: Σ makespan(L) · (OVERHEAD + L) is smallest.
+
+    Of large cohorts fewer rounds and, beyond 64, only every sixteenth part more lanes are tried.
+    """
     rounds = [list(lengths) for lengths in rounds]
+    rounds = rounds[: max(1, ENOUGH // len(rounds[0]))]
     useful = min(most, max(math.ceil(sum(lengths) / max(lengths)) for lengths in rounds) + 2)
     costs = {
-        lanes: (OVERHEAD + lanes) * sum(makespan(lengths, lanes) for lengths in rounds)
-        for lanes in range(1, max(useful, 1) + 1)
+        lanes: (OVERHEAD + lanes) * sum(makespan(lengths, lanes) for lengths in rounds) for lanes in _candidates(useful)
     }
     return min(costs, key=lambda lanes: costs[lanes])
+
+
+def _candidates(most: int) -> Iterator[int]:
+    """1, 2, … 64, 68, 72, … `most`."""
+    lanes = 1
+    while lanes < most:
+        yield lanes
+        lanes += max(1, lanes // 16) if lanes >= 64 else 1
+    yield max(most, 1)
 
 
 def assign(lengths: Sequence[int], ranks: int, homes: Sequence[int] = ()) -> list[int]:
