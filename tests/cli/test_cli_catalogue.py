@@ -77,5 +77,6 @@ def test_toy(tmp_path: Path, capsys) -> None:
 def test_data(tmp_path: Path, capsys) -> None:
     assert "digits" in printed(f"data list --cache {tmp_path}", capsys)
     picture = tmp_path / "parts.png"
-    assert str(picture) in printed(f"data show digits --clients 5 --alpha 0.1 --out {picture}", capsys).replace("\n", "")
+    shown = printed(f"data show digits --clients 5 --alpha 0.1 --out {picture}", capsys)
+    assert str(picture) in shown.replace("\n", "")
     assert picture.read_bytes().startswith(b"\x89PNG")
