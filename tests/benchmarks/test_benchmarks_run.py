@@ -1,0 +1,113 @@
+"""Every benchmark that needs no GPU runs in its smallest form and prints what it promises. Nothing here is timed."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedflat.models import build
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+OTHER = BENCHMARKS.parent / ".venv-bench" / "bin" / "python"
+sys.path.insert(0, str(BENCHMARKS))
+
+import plain  # noqa: E402
+
+
+def run(script: str, *arguments: str, python: str = sys.executable) -> str:
+    """What a script prints."""
+    command = [python, str(BENCHMARKS / script), *arguments]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def last_line(text: str) -> dict:
+    """The JSON in the last line."""
+    return json.loads(text.strip().splitlines()[-1])
+
+
+def check(record: dict, rounds: int) -> None:
+    """What all programs report of a job."""
+    assert record["startup_s"] > 0
+    assert record["s_per_round"] > 0
+    assert len(record["accuracies"]) == rounds
+    assert all(0 <= accuracy <= 1 for accuracy in record["accuracies"])
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory):
+    """Two rounds of the digits job, in a file."""
+    import compare_cpu
+
+    path = str(tmp_path_factory.mktemp("job") / "job.npz")
+    compare_cpu.write_job(path, 2, 0)
+    return path
+
+
+def test_the_job_file_holds_every_client(job):
+    stored = plain.load_job(job)
+    assert stored.clients == 20
+    assert (stored.rounds, stored.cohort, stored.local_epochs, stored.batch_size) == (2, 5, 5, 32)
+    assert {len(stored.client(number)[1]) for number in range(20)} == {71}
+
+
+@pytest.mark.parametrize(
+    ("model", "twin", "shape"),
+    [
+        ("digits-cnn", plain.digits_cnn, (1, 8, 8)),
+        ("fedavg-cnn", plain.fedavg_cnn, (3, 32, 32)),
+        ("pfl-cnn", plain.pfl_cnn, (3, 32, 32)),
+    ],
+)
+def test_plain_models_start_where_ours_do(model, twin, shape):
+    torch.manual_seed(3)
+    ours = list(build(model, shape, 10).parameters())
+    torch.manual_seed(3)
+    theirs = list(twin().parameters())
+    assert len(ours) == len(theirs)
+    assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+@pytest.mark.parametrize(("script", "package"), [("flower_job.py", "flwr.simulation, ray"), ("pfl_job.py", "pfl")])
+def test_other_frameworks(script, package, job):
+    if not OTHER.exists() or subprocess.run([str(OTHER), "-c", f"import {package}"], capture_output=True).returncode:
+        pytest.skip(f"{package} is not installed; make bench installs it")
+    check(last_line(run(script, job, python=str(OTHER))), 2)
+
+
+def test_compare_without_the_others(tmp_path):
+    out = tmp_path / "compare.json"
+    nowhere = str(tmp_path / "python")
+    text = run("compare_cpu.py", "--rounds", "2", "--repetitions", "1", "--python", nowhere, "--out", str(out))
+    rows = [line.split("|")[1:-1] for line in text.splitlines() if line.startswith("|")]
+    assert {len(cells) for cells in rows} == {6}
+    names = [cells[0].strip() for cells in rows[2:]]
+    assert names[0] == "fedflat, batched"
+    assert sum("not installed" in cells[1] for cells in rows) == 2
+    records = json.loads(out.read_text())["records"]
+    for name in names[:4]:
+        check(records[name][0], 2)
+
+
+def test_engines(tmp_path):
+    out = tmp_path / "engines.json"
+    assert "| mlp | 32 | 15 |" in run("engines.py", "--models", "mlp", "--rounds", "1", "--out", str(out))
+    (record,) = json.loads(out.read_text())["records"]
+    assert record["wall_gain"] == pytest.approx(record["sequential_wall_s"] / record["batched_wall_s"])
+
+
+def test_scaling_measures_and_draws(tmp_path):
+    out, plot = tmp_path / "scaling.json", tmp_path / "scaling.png"
+    small = ["--device", "cpu", "--rounds", "1", "--most-clients", "1000"]
+    text = run("scaling.py", *small, "--sweeps", "population", "cohort", "--out", str(out))
+    kept = json.loads(out.read_text())
+    assert [r["value"] for r in kept["records"] if r["sweep"] == "population"] == [100, 1000]
+    assert [r["value"] for r in kept["records"] if r["sweep"] == "cohort"] == [1, 2, 5, 10, 20]
+    assert run("scaling.py", "--read", str(out), "--plot", str(plot)).splitlines()[1:] == text.splitlines()[1:]
+    assert plot.read_bytes().startswith(b"\x89PNG")
