@@ -18,7 +18,7 @@ from fedflat.flower.config import Federation as Options
 from fedflat.flower.config import to_run_config
 from fedflat.flower.new import PROJECT, toml, write_app
 
-PATIENCE = 300.0  # seconds before a test gives up; nothing is measured by it
+PATIENCE = 1500.0  # seconds before a test gives up; nothing is measured by it
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
-POLL = 0.2  # seconds between two looks for replies; Flower's own loop takes 3
+FIRST, LAST = 0.2, 1.0  # seconds between looks for replies, at first and in the end; Flower's own loop takes 3
 WATCH = 2.0  # seconds between two looks for nodes that restarted
 
 
@@ -32,13 +32,13 @@ class Errand:
     def run(self) -> Answers:
         """Wait until every node has answered or failed, or the time is over."""
         self._push(list(self.contents), online(self.grid))
-        end, looked = time.monotonic() + self.timeout, time.monotonic()
+        end, looked, pause = time.monotonic() + self.timeout, time.monotonic(), pauses()
         while self._waiting and time.monotonic() < end:
             self._pull()
             if time.monotonic() - looked > WATCH:
                 self._again()
                 looked = time.monotonic()
-            time.sleep(POLL if self._waiting else 0)
+            time.sleep(next(pause) if self._waiting else 0)
         late = dict.fromkeys(self._waiting.values(), f"no reply within {self.timeout:g} s")
         return Answers(self.answers.replies, self.answers.failures | late)
 
@@ -66,6 +66,14 @@ class Errand:
         """A node that was started again has forgotten its message; it is sent once more."""
         now, since = online(self.grid), self._since
         self._push([node for node in {*self._waiting.values()} if now.get(node, since[node]) != since[node]], now)
+
+
+def pauses() -> Iterator[float]:
+    """Short ones, then longer ones: who has waited for a minute can wait for another second."""
+    pause = FIRST
+    while True:
+        yield pause
+        pause = min(LAST, 1.1 * pause)
 
 
 def online(grid: Grid) -> dict[int, str]:

@@ -21,7 +21,7 @@ from flwr.server.workflow import SecAggPlusWorkflow
 from flwr.server.workflow.constant import MAIN_CONFIGS_RECORD, MAIN_PARAMS_RECORD, Key
 from flwr.serverapp import Grid
 
-from fedflat.flower.errand import POLL
+from fedflat.flower.errand import pauses
 from fedflat.flower.order import Facts, Order
 
 RANGE = 128.0
@@ -37,12 +37,12 @@ class Brisk:
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float) -> list[Message]:
         """The replies that come in time, errors among them."""
-        waiting, end = set(self.grid.push_messages(messages)), time.monotonic() + timeout
+        waiting, end, pause = set(self.grid.push_messages(messages)), time.monotonic() + timeout, pauses()
         replies: list[Message] = []
         while waiting and time.monotonic() < end:
             replies += self.grid.pull_messages(list(waiting))
             waiting -= {reply.metadata.reply_to_message_id for reply in replies}
-            time.sleep(POLL if waiting else 0)
+            time.sleep(next(pause) if waiting else 0)
         return replies
 
 
