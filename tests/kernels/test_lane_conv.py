@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from fedflat.kernels import LaneConv2d, conv2d, lanes, use_lane_ops
+from fedflat.kernels import LaneConv2d, conv2d, lanes, patches, use_lane_ops
 
 HOW = {
     "plain": ((1, 1), (0, 0), (1, 1), 1),
@@ -24,6 +24,13 @@ HOW = {
     "dilated": ((1, 1), (2, 2), (2, 2), 1),
     "grouped": ((1, 1), (1, 1), (1, 1), 2),
 }
+
+
+@pytest.fixture(params=["patches", "loop"])
+def _way(request, monkeypatch):
+    """Both ways of the CPU: the matrix of patches, and the loop where it would be too large."""
+    if request.param == "loop":
+        monkeypatch.setattr(patches, "MOST", 0)
 
 
 def problem(groups: int, count: int = 3, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor]:
@@ -45,6 +52,7 @@ def gradients(conv, x: Tensor, w: Tensor, b: Tensor | None, how, dims=0) -> tupl
     return vmap(grad(loss, tuple(range(len(given)))), in_dims=dims)(*given)
 
 
+@pytest.mark.usefixtures("_way")
 @pytest.mark.parametrize("how", HOW.values(), ids=HOW)
 @pytest.mark.parametrize("bias", [True, False])
 def test_gradients_under_vmap_are_those_of_conv2d(how, bias):
@@ -66,6 +74,13 @@ def test_float32_agrees_within_rounding():
     got = gradients(conv2d, x, w, b, HOW["padded"])
     expected = gradients(F.conv2d, x.double(), w.double(), b.double(), HOW["padded"])
     torch.testing.assert_close(got, tuple(t.float() for t in expected), rtol=1e-4, atol=1e-4)
+
+
+def test_more_padding_than_the_filters_reach():
+    x, w, b = problem(1)
+    how = ((1, 1), (3, 4), (1, 1), 1)
+    got, expected = (gradients(conv, x, w, b, how) for conv in (conv2d, F.conv2d))
+    torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-10)
 
 
 def test_second_derivatives_exist():
@@ -93,8 +108,9 @@ def test_a_traced_step_has_one_operator_for_each_pass(mode):
     torch.testing.assert_close(step(x, w, b), gradients(F.conv2d, x, w, b, HOW["padded"]), rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.usefixtures("_way")
 @pytest.mark.parametrize("how", HOW.values(), ids=HOW)
-def test_grouped_convolutions_equal_the_loop_over_lanes(how):
+def test_grouped_convolutions_equal_those_lane_by_lane(how):
     x, w, b = problem(how[3])
     y = lanes.conv(x, w, b, *how)
     torch.testing.assert_close(lanes.grouped_conv(x, w, b, *how), y)
@@ -102,6 +118,7 @@ def test_grouped_convolutions_equal_the_loop_over_lanes(how):
     torch.testing.assert_close(lanes.grouped_weight_grad(y, x, [3, 3], *how), lanes.weight_grad(y, x, [3, 3], *how))
 
 
+@pytest.mark.usefixtures("_way")
 @pytest.mark.parametrize("how", HOW.values(), ids=HOW)
 def test_fake_tensors_have_the_shapes_and_strides_of_real_ones(how):
     x, w, b = problem(how[3])

@@ -1,8 +1,8 @@
 """Convolution and its gradients over lanes: x [L, B, C, H, W] with w [L, O, C/groups, kh, kw].
 
-Three ways to the same numbers: on the CPU a loop over lanes, never slower than one client after another; on a GPU the
-Triton kernels where they apply (stride 1, dense, 16 or 32 bit), else one grouped convolution. The Triton kernels keep
-images channels-last, i.e. [L, B, H, W, C] in memory; the others return contiguous tensors.
+Four ways to the same numbers: on the CPU matrix products of patches where images are small, else a loop over lanes; on
+a GPU the Triton kernels where they apply (stride 1, dense, 16 or 32 bit), else one grouped convolution. Patches and the
+Triton kernels keep images channels-last, i.e. [L, B, H, W, C] in memory; the others return contiguous tensors.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.grad import conv2d_input, conv2d_weight
+
+from fedflat.kernels import patches
 
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
@@ -32,6 +34,11 @@ def covered(t: Tensor, other: Tensor, how: tuple[Any, ...]) -> bool:
     return t.is_cuda and plain and t.dtype == other.dtype and t.dtype in _DTYPES and _has_triton()
 
 
+def last(t: Tensor, w: Tensor, how: tuple[Any, ...]) -> bool:
+    """Whether the result for images t and filters w is channels-last."""
+    return covered(t, w, how) or patches.suits(t, w.shape[3:], how)
+
+
 def empty_images(like: Tensor, channels: int, height: int, width: int, channels_last: bool) -> Tensor:
     """An uninitialised [L, B, channels, height, width] in the layout the lane operators return."""
     lanes, batch = like.shape[:2]
@@ -44,12 +51,12 @@ def empty_conv(x: Tensor, w: Tensor, b: Tensor | None, *how: Any) -> Tensor:
     """An uninitialised result of `conv`."""
     sizes = zip(x.shape[3:], w.shape[3:], *how[:3], strict=True)
     height, width = ((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in sizes)
-    return empty_images(x, w.shape[1], height, width, covered(x, w, how))
+    return empty_images(x, w.shape[1], height, width, last(x, w, how))
 
 
 def empty_input_grad(g: Tensor, w: Tensor, size: list[int], *how: Any) -> Tensor:
     """An uninitialised result of `input_grad`."""
-    return empty_images(g, w.shape[2] * how[3], size[0], size[1], covered(g, w, how))
+    return empty_images(g, w.shape[2] * how[3], size[0], size[1], last(g, w, how))
 
 
 def empty_weight_grad(g: Tensor, x: Tensor, size: list[int], *how: Any) -> Tensor:
@@ -102,6 +109,8 @@ def grouped_weight_grad(g: Tensor, x: Tensor, size: list[int], *how: Any) -> Ten
 
 def conv(x: Tensor, w: Tensor, b: Tensor | None, *how: Any) -> Tensor:
     """y[l] = conv2d(x[l], w[l], b[l])."""
+    if patches.suits(x, w.shape[3:], how):
+        return patches.conv(x, w, b, how[1])
     if not x.is_cuda:
         return _each(lambda x, w, b: F.conv2d(x, w, b, *how), x, w, b)
     if not covered(x, w, how):
@@ -113,6 +122,8 @@ def conv(x: Tensor, w: Tensor, b: Tensor | None, *how: Any) -> Tensor:
 
 def input_grad(g: Tensor, w: Tensor, size: list[int], *how: Any) -> Tensor:
     """The gradient with respect to x[l] of Σ g[l] · conv2d(x[l], w[l])."""
+    if patches.suits(g, w.shape[3:], how):
+        return patches.input_grad(g, w, how[1])
     if not g.is_cuda:
         shape = [g.shape[1], w.shape[2] * how[3], *size]
         return _each(lambda g, w: conv2d_input(shape, w, g, *how), g, w)
@@ -125,6 +136,8 @@ def input_grad(g: Tensor, w: Tensor, size: list[int], *how: Any) -> Tensor:
 
 def weight_grad(g: Tensor, x: Tensor, size: list[int], *how: Any) -> Tensor:
     """The gradient with respect to w[l] of Σ g[l] · conv2d(x[l], w[l])."""
+    if patches.suits(x, size, how):
+        return patches.weight_grad(g, x, size, how[1])
     if not g.is_cuda:
         shape = [g.shape[2], x.shape[2] // how[3], *size]
         return _each(lambda g, x: conv2d_weight(x, shape, g, *how), g, x)
