@@ -14,6 +14,7 @@ from loopback import EXPERIMENT, Loopback, assert_same, federate, simulate
 import fedflat as ff
 from fedflat.flower.config import Federation, from_run_config, to_run_config
 from fedflat.method import Method
+from fedflat.personal import finished
 from fedflat.privacy import spent
 
 sys.path.append(str(Path(__file__).parents[1] / "methods"))
@@ -71,3 +72,13 @@ def test_a_federation_counts_the_privacy_of_who_was_asked(tmp_path: Path) -> Non
     found = json.loads((tmp_path / "run" / "result.json").read_text())["privacy"]
     assert found == spent(ff.Private(noise=4.0), [[0, 1, 2, 3]] * 3, 4, sampled=False)
     assert found["epsilon"] > 0
+
+
+def test_personalising_needs_what_clients_remember(tmp_path: Path) -> None:
+    """A federation's folder has it for methods whose clients remember nothing."""
+    plain, stateful = (dataclasses.replace(EXPERIMENT, method=m, rounds=1) for m in (ff.FedSAM(), ff.SCAFFOLD()))
+    federate(Loopback(plain), plain, tmp_path / "plain")
+    assert finished.read_run(tmp_path / "plain").trials[0].server.params.isfinite().all()
+    federate(Loopback(stateful), stateful, tmp_path / "stateful")
+    with pytest.raises(ff.UserError, match="what its clients remember is on their nodes"):
+        finished.read_run(tmp_path / "stateful")

@@ -38,7 +38,10 @@ def read_run(folder: Path, experiment: Experiment | None = None) -> Finished:
     trials, named = assembly.trials(experiment), _tensors(folder / "checkpoint" / "state.safetensors")
     for trial in trials:
         start, device = f"trial.{trial.seed}.", assembly.feed.y.device
-        trial.unpack({name.removeprefix(start): t.to(device) for name, t in named.items() if name.startswith(start)})
+        own = {name.removeprefix(start): t.to(device) for name, t in named.items() if name.startswith(start)}
+        if "clients.table.turn" in own and trial.clients.initial:
+            raise UserError(f"run {folder}: was a federation; what its clients remember is on their nodes")
+        trial.unpack(own)
         if diverged(trial.server.params):
             raise UserError(f"run {folder}: seed {trial.seed} has diverged; there is no model to start from")
     return Finished(experiment, assembly, trials)
