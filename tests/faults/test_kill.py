@@ -21,7 +21,13 @@ RUN = shlex.split("run fedgloss --rounds 16 --local-epochs 1 --seeds 0 1 --check
 
 def start(out: Path, *more: str) -> subprocess.Popen[str]:
     words = [sys.executable, "-m", "fedflat", *RUN, "--out", str(out), *more]
-    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(words, **pipes, text=True, env=os.environ, preexec_fn=_heed_interrupts)
+
+
+def _heed_interrupts() -> None:
+    """Tests started in the background of a shell inherit its deafness to Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def wait_until_running(process: subprocess.Popen[str], out: Path, lines: int) -> None:
