@@ -33,12 +33,13 @@ class Errand:
         """Wait until every node has answered or failed, or the time is over."""
         self._push(list(self.contents), online(self.grid))
         end, looked, pause = time.monotonic() + self.timeout, time.monotonic(), pauses()
+        self._pull()
         while self._waiting and time.monotonic() < end:
-            self._pull()
             if time.monotonic() - looked > WATCH:
                 self._again()
                 looked = time.monotonic()
-            time.sleep(next(pause) if self._waiting else 0)
+            time.sleep(next(pause))
+            self._pull()
         late = dict.fromkeys(self._waiting.values(), f"no reply within {self.timeout:g} s")
         return Answers(self.answers.replies, self.answers.failures | late)
 
@@ -52,7 +53,7 @@ class Errand:
                 self.answers.failures[node] = "the message could not be sent"
 
     def _pull(self) -> None:
-        for reply in self.grid.pull_messages(list(self._waiting)):
+        for reply in self.grid.pull_messages(list(self._waiting)) if self._waiting else []:
             node = self._waiting.get(reply.metadata.reply_to_message_id)
             if node is None:
                 continue

@@ -38,11 +38,10 @@ class Brisk:
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float) -> list[Message]:
         """The replies that come in time, errors among them."""
         waiting, end, pause = set(self.grid.push_messages(messages)), time.monotonic() + timeout, pauses()
-        replies: list[Message] = []
-        while waiting and time.monotonic() < end:
+        replies = list(self.grid.pull_messages(list(waiting)))
+        while (waiting := waiting - {r.metadata.reply_to_message_id for r in replies}) and time.monotonic() < end:
+            time.sleep(next(pause))
             replies += self.grid.pull_messages(list(waiting))
-            waiting -= {reply.metadata.reply_to_message_id for reply in replies}
-            time.sleep(next(pause) if waiting else 0)
         return replies
 
 
