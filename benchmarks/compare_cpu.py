@@ -28,7 +28,6 @@ from fedflat.experiments.assemble import assemble
 
 HERE = Path(__file__).resolve().parent
 OWN_ENVIRONMENT = HERE.parent / ".venv-bench" / "bin" / "python"
-REFERENCE = "fedflat, batched"
 
 
 class Program(NamedTuple):
@@ -61,7 +60,7 @@ class Program(NamedTuple):
 def programs(other: str) -> list[Program]:
     """All rows; `other` is the interpreter of the environment with Flower and pfl."""
     return [
-        Program(REFERENCE, "fedflat_job.py", engine="batched"),
+        Program("fedflat, batched", "fedflat_job.py", engine="batched"),
         Program("fedflat, batched, 3 seeds at once", "fedflat_job.py", engine="batched", models=3),
         Program("fedflat, sequential", "fedflat_job.py", engine="sequential"),
         Program("plain PyTorch loop", "loop.py"),
@@ -111,26 +110,36 @@ def short(record: dict[str, Any]) -> str:
     return record.get("problem") or f"{record['s_per_round']:.4f} s per round"
 
 
-def line(row: Program, records: list[dict[str, Any]], reference: float) -> str:
-    """One line of the table: medians of times, mean accuracy of the last quarter of the rounds."""
+def medians(row: Program, records: list[dict[str, Any]]) -> dict[str, float]:
+    """Times per round and model trained; processor time is missing where it is spent in other processes."""
+    names = [name for name in ("s_per_round", "cpu_s_per_round") if name in records[0]]
+    return {name: statistics.median(r[name] for r in records) / row.models for name in names}
+
+
+def right(records: list[dict[str, Any]]) -> float:
+    """Mean accuracy of the last quarter of the rounds."""
+    tails = [r["accuracies"][-max(1, len(r["accuracies"]) // 4) :] for r in records]
+    return statistics.fmean(value for tail in tails for value in tail)
+
+
+def line(row: Program, records: list[dict[str, Any]], reference: dict[str, float]) -> str:
+    """One line of the table."""
     problems = [r["problem"] for r in records if "problem" in r]
     if problems:
-        return f"| {row.name} | {problems[0]} | | | | |"
-    seconds = statistics.median(r["s_per_round"] for r in records) / row.models
+        return f"| {row.name} | {problems[0]} | | | | | |"
+    times, version = medians(row, records), records[0].get("version", f"torch {torch.__version__}")
     spread = [r["s_per_round"] / row.models for r in records]
+    ratios = [f"{times[name] / reference[name]:.2f}" if name in times else "–" for name in reference]
     startup = statistics.median(r["startup_s"] for r in records)
-    tails = [r["accuracies"][-max(1, len(r["accuracies"]) // 4) :] for r in records]
-    right = statistics.fmean(value for tail in tails for value in tail)
-    version = records[0].get("version", f"torch {torch.__version__}")
-    times = f"{seconds:.3f} ({min(spread):.3f} to {max(spread):.3f})"
-    return f"| {row.name} | {version} | {times} | {seconds / reference:.2f} | {startup:.1f} | {right:.3f} |"
+    cells = [row.name, version, f"{times['s_per_round']:.3f} ({min(spread):.3f} to {max(spread):.3f})", *ratios]
+    return f"| {' | '.join(cells)} | {startup:.1f} | {right(records):.3f} |"
 
 
 def table(rows: list[Program], records: dict[str, list[dict[str, Any]]]) -> str:
-    """Markdown; times are per round and model trained."""
-    reference = statistics.median(r["s_per_round"] for r in records[REFERENCE])
-    head = f"| program | version | s per round and model | ratio to {REFERENCE} | start-up s | accuracy |"
-    return "\n".join([head, "|---|---|---|---|---|---|", *(line(row, records[row.name], reference) for row in rows)])
+    """Markdown; times are per round and model trained, ratios to the first row."""
+    reference = medians(rows[0], records[rows[0].name])
+    head = "| program | version | s per round and model | ratio | ratio of processor time | start-up s | accuracy |"
+    return "\n".join([head, "|---" * 7 + "|", *(line(row, records[row.name], reference) for row in rows)])
 
 
 def heading(before: dict[str, Any], load_after: float, threads: int) -> str:

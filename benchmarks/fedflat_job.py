@@ -5,22 +5,21 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import time
 from dataclasses import replace
 
 from jobs import JOBS
-from plain import timing
+from plain import now, timing
 
 import fedflat
 
 
 def measure(job: fedflat.Experiment) -> dict[str, object]:
     """Train and time every round; accuracies are means over the seeds."""
-    begin, times = time.perf_counter(), []
-    result = fedflat.run(job, watch=lambda round, rows: times.append(time.perf_counter()))
+    begin, ends = now(), []
+    result = fedflat.run(job, watch=lambda round, rows: ends.append(now()))
     curves = [result.curve(seed) for seed in job.seeds]
     accuracies = [statistics.fmean(values) for values in zip(*curves, strict=True)]
-    return timing(begin, times, accuracies) | {"version": result.versions["fedflat"]}
+    return timing(begin, ends, accuracies) | {"version": result.versions["fedflat"]}
 
 
 def main() -> None:

@@ -11,14 +11,13 @@ import argparse
 import copy
 import json
 import random
-import time
 from collections.abc import Callable
 from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
 from jobs import JOBS
-from plain import accuracy, digits_cnn, fedavg_cnn, pfl_cnn, timing
+from plain import accuracy, digits_cnn, fedavg_cnn, now, pfl_cnn, timing
 from torch import Tensor, nn
 
 import fedflat
@@ -82,15 +81,15 @@ class Loop:
 
 def measure(name: str, job: fedflat.Experiment) -> dict[str, object]:
     """Train and time every round."""
-    begin, loop = time.perf_counter(), Loop(name, job)
-    times, accuracies = [], []
+    begin, loop = now(), Loop(name, job)
+    ends, accuracies = [], []
     for round in range(job.rounds):
         loop.play_round(round)
         if loop.is_due(round):
             accuracies.append(accuracy(loop.model, loop.test.x, loop.test.y))
         loop.wait()
-        times.append(time.perf_counter())
-    record = timing(begin, times, accuracies)
+        ends.append(now())
+    record = timing(begin, ends, accuracies)
     full = {"job": name, "rounds": job.rounds, "full_job_s": record["s_per_round"] * JOBS[name].rounds}
     return full | {"client_steps_per_round": loop.steps / job.rounds} | record
 

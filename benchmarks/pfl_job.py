@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from importlib.metadata import version
 
 import torch
@@ -23,7 +22,7 @@ from pfl.data.sampling import get_user_sampler
 from pfl.hyperparam.base import NNEvalHyperParams, NNTrainHyperParams
 from pfl.metrics import Metrics, Weighted
 from pfl.model.pytorch import PyTorchModel
-from plain import Job, accuracy, digits_cnn, load_job, timing
+from plain import Job, Moment, accuracy, digits_cnn, load_job, now, timing
 from torch import Tensor, nn
 
 
@@ -48,14 +47,14 @@ class Watch(TrainingProcessCallback):
 
     def __init__(self, job: Job) -> None:
         self.job = job
-        self.times: list[float] = []
+        self.ends: list[Moment] = []
         self.accuracies: list[float] = []
 
     def after_central_iteration(
         self, aggregate_metrics: Metrics, model: PyTorchModel, *, central_iteration: int
     ) -> tuple[bool, Metrics]:
         self.accuracies.append(accuracy(model.pytorch_model.layers, self.job.x_test, self.job.y_test))
-        self.times.append(time.perf_counter())
+        self.ends.append(now())
         return False, Metrics()
 
 
@@ -73,7 +72,7 @@ def users(job: Job) -> FederatedDataset:
 
 def main(path: str) -> None:
     """Run the job."""
-    begin, job = time.perf_counter(), load_job(path)
+    begin, job = now(), load_job(path)
     torch.manual_seed(job.seed)
     network, watch = Digits(), Watch(job)
     model = PyTorchModel(network, torch.optim.SGD, torch.optim.SGD(network.parameters(), lr=1.0))
@@ -88,7 +87,7 @@ def main(path: str) -> None:
         callbacks=[watch],
         send_metrics_to_platform=False,
     )
-    print(json.dumps(timing(begin, watch.times, watch.accuracies) | {"version": version("pfl")}))
+    print(json.dumps(timing(begin, watch.ends, watch.accuracies) | {"version": version("pfl")}))
 
 
 if __name__ == "__main__":

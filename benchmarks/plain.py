@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -94,7 +95,20 @@ def accuracy(model: nn.Module, x: Tensor, y: Tensor, batch_size: int = 2000) -> 
     return float(right) / len(y)
 
 
-def timing(begin: float, times: Sequence[float], accuracies: Sequence[float]) -> dict[str, object]:
-    """What every script prints: `times` are the ends of the rounds; the first round counts as start-up."""
-    seconds = (times[-1] - times[0]) / max(len(times) - 1, 1)
-    return {"startup_s": times[0] - begin, "s_per_round": seconds, "accuracies": list(accuracies)}
+class Moment(NamedTuple):
+    """The clock, and the processor time this process has used."""
+
+    wall: float
+    cpu: float
+
+
+def now() -> Moment:
+    return Moment(time.perf_counter(), time.process_time())
+
+
+def timing(begin: Moment, ends: Sequence[Moment], accuracies: Sequence[float]) -> dict[str, object]:
+    """What every script prints: `ends` are the ends of the rounds; the first round counts as start-up."""
+    rounds = max(len(ends) - 1, 1)
+    wall, cpu = ((last - first) / rounds for first, last in zip(ends[0], ends[-1], strict=True))
+    times = {"startup_s": ends[0].wall - begin.wall, "s_per_round": wall, "cpu_s_per_round": cpu}
+    return times | {"accuracies": list(accuracies)}

@@ -43,9 +43,12 @@ SCALES = {
     "cpu": Scale((1, 8, 8), 32, 16, 5, "digits-cnn", (1, 2, 5, 10, 20), ("mlp", "digits-cnn", "fedavg-cnn")),
     "cuda": Scale(
         (3, 32, 32),
-        *(50, 10, 10, "fedavg-cnn"),
-        (1, 2, 5, 10, 20, 50, 100),
-        ("mlp", "lenet-cnn", "fedavg-cnn", "pfl-cnn", "vgg11", "resnet18-gn"),
+        20,
+        10,
+        10,
+        "fedavg-cnn",
+        (1, 10, 50, 100),
+        ("mlp", "fedavg-cnn", "lenet-cnn", "vgg11", "resnet18-gn"),
     ),
 }
 TITLES = {"population": "clients in all", "cohort": "clients in a round", "model": "parameters of the model"}

@@ -86,7 +86,7 @@ def test_compare_without_the_others(tmp_path):
     nowhere = str(tmp_path / "python")
     text = run("compare_cpu.py", "--rounds", "2", "--repetitions", "1", "--python", nowhere, "--out", str(out))
     rows = [line.split("|")[1:-1] for line in text.splitlines() if line.startswith("|")]
-    assert {len(cells) for cells in rows} == {6}
+    assert {len(cells) for cells in rows} == {7}
     names = [cells[0].strip() for cells in rows[2:]]
     assert names[0] == "fedflat, batched"
     assert sum("not installed" in cells[1] for cells in rows) == 2
