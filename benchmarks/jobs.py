@@ -12,7 +12,8 @@ import torch
 
 import fedflat
 from fedflat.experiments.assemble import assemble
-from fedflat.experiments.run import Training, versions
+from fedflat.experiments.run import versions
+from fedflat.experiments.training import Training
 
 FEDSOL = {
     "dataset": "cifar10",

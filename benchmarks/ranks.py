@@ -30,7 +30,7 @@ from fedflat.engine.place import find_place
 from fedflat.engine.rounds import cohort
 from fedflat.engine.world import World, joined
 from fedflat.experiments.assemble import assemble
-from fedflat.experiments.run import Training
+from fedflat.experiments.training import Training
 
 LENGTHS = (10_000, 100_000, 1_000_000, 10_000_000)
 

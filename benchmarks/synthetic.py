@@ -9,7 +9,7 @@ import torch
 
 import fedflat
 from fedflat.experiments.assemble import assemble
-from fedflat.experiments.run import Training
+from fedflat.experiments.training import Training
 
 CLASSES = 10
 

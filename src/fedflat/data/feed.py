@@ -44,7 +44,8 @@ class Feed:
     """A data set split over clients, on one device.
 
     The order of a client's samples in an epoch is the order of hashes of (seed, round, client, epoch, position), so it
-    depends on nothing else, and augmentation hangs on the same words.
+    depends on nothing else, and augmentation hangs on the same words. `names` are the clients' numbers in these hashes
+    where they are not their positions in `parts`.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class Feed:
         spec: Augment | None = None,
         device: str | torch.device = "cpu",
         dtype: torch.dtype = torch.float32,
+        names: Sequence[int] | None = None,
     ) -> None:
         self.dataset, self.batch_size, self.epochs, self.dtype = dataset, batch_size, epochs, dtype
         self.spec = dataset.augment if spec is None else spec
@@ -64,6 +66,7 @@ class Feed:
         self.sizes = torch.tensor(self.counts, dtype=torch.int64, device=device)
         self._rows = torch.from_numpy(np.concatenate(parts).astype(np.int64)).to(device)
         self._starts = self.sizes.cumsum(0) - self.sizes
+        self._names = torch.tensor(range(len(parts)) if names is None else names, dtype=torch.int64, device=device)
 
     def lengths(self, seeds: Sequence[int], round: int, clients: Sequence[int], exchange: int = 0) -> list[int]:
         """How many steps each client takes: its batches, the last of an epoch partial, times the epochs."""
@@ -74,7 +77,7 @@ class Feed:
         seed, ids = send([list(seeds), list(clients)], self.sizes.device)[..., None]
         sizes, first = self.sizes[ids[:, 0]], exchange * self.epochs
         epochs = torch.arange(first, first + self.epochs, device=ids.device)
-        words = fold(seed, purpose("sample"), round, ids, epochs)
+        words = fold(seed, purpose("sample"), round, self._names[ids], epochs)
         position = torch.arange(max(self.counts[client] for client in clients), device=ids.device)
         keys = fold(words[..., None], position)
         keys_or_last = torch.where(position < sizes[:, None, None], keys, torch.iinfo(torch.int64).max)

@@ -55,14 +55,32 @@ def play(
     """One round of all trials; returns what the last exchange trained."""
     trained: list[Trained] = []
     for exchange in range(method.exchanges):
-        jobs = [
-            Job(t.seed, round, exchange, who, weight, population, method.broadcast(t.server), t.clients, sgd)
-            for t, who, weight in zip(trials, cohorts, weights, strict=True)
-        ]
-        trained = engine.train(jobs)
-        for trial, done in zip(trials, trained, strict=True):
-            trial.server = method.update(trial.server, done.cohort)
+        trained = engine.train(ask(method, trials, round, exchange, cohorts, weights, population, sgd))
+        settle(method, trials, trained)
     return trained
+
+
+def ask(
+    method: Method,
+    trials: Sequence[Trial],
+    round: int,
+    exchange: int,
+    cohorts: Sequence[Sequence[int]],
+    weights: Sequence[Tensor],
+    population: int,
+    sgd: SGD,
+) -> list[Job]:
+    """What one exchange of a round asks of an engine."""
+    return [
+        Job(t.seed, round, exchange, who, weight, population, method.broadcast(t.server), t.clients, sgd)
+        for t, who, weight in zip(trials, cohorts, weights, strict=True)
+    ]
+
+
+def settle(method: Method, trials: Sequence[Trial], trained: Sequence[Trained]) -> None:
+    """Update every trial's server with what its cohort learned."""
+    for trial, done in zip(trials, trained, strict=True):
+        trial.server = method.update(trial.server, done.cohort)
 
 
 @torch.no_grad()

@@ -47,7 +47,7 @@ def assemble(experiment: Experiment, dataset: Dataset | None = None, parts: list
     experiment.check()
     if dataset is None:
         dataset = experiment.dataset if isinstance(experiment.dataset, Dataset) else load(experiment.dataset)
-    parts = _split(experiment, dataset) if parts is None else parts
+    parts = deal(experiment, dataset) if parts is None else parts
     if experiment.cohort > len(parts):
         raise UserError(f"--cohort {experiment.cohort}: must be at most the number of clients, {len(parts)}")
     device = pick_device(experiment.device)
@@ -77,7 +77,8 @@ def set_precision(name: str, device: torch.device) -> torch.dtype | None:
     return torch.bfloat16 if name == "bf16" else None
 
 
-def _split(experiment: Experiment, dataset: Dataset) -> list[np.ndarray]:
+def deal(experiment: Experiment, dataset: Dataset) -> list[np.ndarray]:
+    """Each client's rows."""
     owner = None if dataset.owner is None else dataset.owner.numpy()
     name = experiment.partition
     if name == "auto":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -12,6 +13,7 @@ from fedflat.errors import UserError
 from fedflat.method import Method
 from fedflat.methods.fedavg import FedAvg
 from fedflat.options import Count, Fraction, Index, NonNegative, Positive, Range, check
+from fedflat.probes import check_names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +58,12 @@ class Setting:
     """Seeds; all are trained side by side."""
     eval_every: Count = 1
     """Rounds between evaluations on the test set."""
+    probes: tuple[str, ...] = ()
+    """Measurements during training, off unless named. Free: drift, lambda, norm, fedgf, fedgloss and communication;
+    passes over the test set: classes 1, forgetting 1 and one per client; gradients: proximal a local step and one
+    per batch of one local epoch, cost 24 once, fedgloss-exact those of one more round. fedflat probes explains them."""
+    probe_every: Count = 1
+    """Probes measure at the evaluations of rounds that are multiples of this."""
     checkpoint_every: Count = 10
     """Rounds between checkpoints."""
     engine: Literal["auto", "sequential", "batched", "distributed"] = "auto"
@@ -64,6 +72,14 @@ class Setting:
     """Where to train; auto takes a GPU if there is one."""
     precision: Literal["auto", "fp32", "tf32", "bf16"] = "auto"
     """Arithmetic of the models (parameters stay in 32 bits); auto is tf32 on a GPU, fp32 on a CPU."""
+
+    def evaluates(self, round: int) -> bool:
+        """Whether models are evaluated after this round, counted from 1."""
+        return round % self.eval_every == 0 or round == self.rounds
+
+    def probing(self, round: int) -> bool:
+        """Whether probes measure this round, counted from 1."""
+        return bool(self.probes) and self.evaluates(round) and round % self.probe_every == 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,3 +103,7 @@ class Experiment(Setting):
             raise UserError("--seeds: give at least one seed, for example --seeds 0 1 2")
         if len(set(self.seeds)) < len(self.seeds):
             raise UserError(f"--seeds {' '.join(map(str, self.seeds))}: every seed may appear once")
+        check_names(self.probes)
+        first = min(math.lcm(self.eval_every, self.probe_every), self.rounds)
+        if self.probes and not self.probing(first):
+            raise UserError(f"--probe-every {self.probe_every}: none of the evaluated rounds is a multiple of it")

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from fedflat.data.dataset import Dataset
 from fedflat.errors import UserError
 from fedflat.experiments.config import method_to_dict
-from fedflat.experiments.run import versions
+from fedflat.experiments.result import versions
 from fedflat.flatness.files import plain, write
 from fedflat.flatness.measures import MEASURES, Case, Measured, measure_barrier
 from fedflat.flatness.settings import Settings

@@ -21,7 +21,7 @@ from fedflat.experiments.assemble import Assembly, assemble
 from fedflat.experiments.config import dump
 from fedflat.experiments.experiment import Experiment
 from fedflat.experiments.result import Result
-from fedflat.experiments.run import Training
+from fedflat.experiments.training import Training
 from fedflat.flower.config import Federation
 from fedflat.flower.fleet import Fleet
 from fedflat.flower.journal import Journal

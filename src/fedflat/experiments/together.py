@@ -1,0 +1,133 @@
+"""Experiments that differ only in how data are dealt, trained side by side: their clients are lanes of one engine.
+
+Each experiment keeps a run folder, metrics and result of its own, and learns what it would learn alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from itertools import accumulate, chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedflat.data.dataset import Dataset
+from fedflat.data.feed import Feed
+from fedflat.data.sources import load
+from fedflat.engine.contract import Engine, Job, States
+from fedflat.engine.folder import RunFolder
+from fedflat.engine.world import ALONE
+from fedflat.errors import UserError
+from fedflat.experiments.assemble import Assembly, assemble, deal, make_engine, pick_device
+from fedflat.experiments.config import dump
+from fedflat.experiments.experiment import Experiment
+from fedflat.experiments.result import Result
+from fedflat.experiments.training import Training, Watcher
+
+MAY_DIFFER = ("partition", "alpha", "shards", "partition_seed", "clients", "seeds")
+
+
+def run_together(
+    experiments: Sequence[Experiment],
+    folders: Sequence[Path] | None = None,
+    resume: bool = False,
+    watch: Watcher | None = None,
+) -> list[Result]:
+    """Train experiments that agree in all but MAY_DIFFER; the results come in their order.
+
+    With `folders`, one for each, leave run folders there; `resume` continues what was interrupted in any of them.
+    `watch` hears of the first experiment. The seconds of a result are those of the whole.
+    """
+    check_alike(experiments)
+    assemblies = _assemble(experiments)
+    with ExitStack() as stack:
+        opened = [RunFolder(path, dump(e), resume) for path, e in zip(folders or (), experiments, strict=bool(folders))]
+        for folder in opened:
+            stack.enter_context(closing(folder))
+        engine = make_engine(experiments[0], _joint(assemblies), ALONE)
+        kept: Sequence[RunFolder | None] = opened or [None] * len(experiments)
+        parts = zip(experiments, assemblies, kept, strict=True)
+        trainings = [Training(experiment, assembly, folder, engine) for experiment, assembly, folder in parts]
+        outlooks = zip(*(training.outlook() for training in trainings), strict=True)
+        engine.prepare([[*chain.from_iterable(lengths)] for lengths in outlooks])
+        return _finish(trainings, engine, watch or (lambda round, rows: None))
+
+
+def check_alike(experiments: Sequence[Experiment]) -> None:
+    """Raise UserError where two experiments differ in more than may differ."""
+    first, *others = experiments
+    for field in dataclasses.fields(Experiment):
+        if field.name in MAY_DIFFER:
+            continue
+        for other in others:
+            if getattr(first, field.name) != getattr(other, field.name):
+                raise UserError(f"--{field.name.replace('_', '-')}: must be the same in experiments trained together")
+
+
+def _assemble(experiments: Sequence[Experiment]) -> list[Assembly]:
+    """Every experiment on one copy of the data."""
+    given, device = experiments[0].dataset, pick_device(experiments[0].device)
+    dataset = given if isinstance(given, Dataset) else load(given)
+    names = ("x", "y", "x_test", "y_test")
+    moved = dataclasses.replace(dataset, **{name: getattr(dataset, name).to(device) for name in names})
+    return [assemble(experiment, moved, deal(experiment, dataset)) for experiment in experiments]
+
+
+def _joint(assemblies: Sequence[Assembly]) -> Assembly:
+    """All clients of all experiments, each under the number it has in its own."""
+    feeds, parts = [a.feed for a in assemblies], [part for a in assemblies for part in a.parts]
+    names = np.concatenate([np.arange(len(a.parts)) for a in assemblies]).tolist()
+    first, batch_size = feeds[0], max(feed.batch_size for feed in feeds)
+    feed = Feed(first.dataset, parts, batch_size, first.epochs, first.spec, first.y.device, names=names)
+    return assemblies[0]._replace(parts=parts, feed=feed)
+
+
+def _finish(trainings: Sequence[Training], engine: Engine, watch: Watcher) -> list[Result]:
+    """Round by round; an experiment that was interrupted later than others waits for them."""
+    began = time.perf_counter() - max(training.seconds for training in trainings)
+    offsets = [0, *accumulate(len(training.assembly.parts) for training in trainings)]
+    while under_way := [n for n, training in enumerate(trainings) if not training.done]:
+        round = min(trainings[n].round for n in under_way)
+        now = [n for n in under_way if trainings[n].round == round]
+        _play([trainings[n] for n in now], [offsets[n] for n in now], engine)
+        for n in now:
+            silent = n != under_way[0]
+            trainings[n].after_round(time.perf_counter() - began, (lambda round, rows: None) if silent else watch)
+    return [training.conclude() for training in trainings]
+
+
+def _play(trainings: Sequence[Training], offsets: Sequence[int], engine: Engine) -> None:
+    """One round of all these experiments."""
+    for exchange in range(trainings[0].experiment.method.exchanges):
+        asked = [training.ask(exchange) for training in trainings]
+        jobs = [_shifted(job, offset) for those, offset in zip(asked, offsets, strict=True) for job in those]
+        trained = iter(engine.train(jobs))
+        for training, those in zip(trainings, asked, strict=True):
+            training.settle([next(trained) for _ in those])
+    for training in trainings:
+        training.end_round()
+
+
+def _shifted(job: Job, offset: int) -> Job:
+    """The job with clients numbered as in the joint feed."""
+    clients = [client + offset for client in job.clients]
+    return job._replace(clients=clients, states=Shifted(job.states, offset))
+
+
+class Shifted:
+    """Clients' states under other numbers."""
+
+    def __init__(self, states: States, offset: int) -> None:
+        self.states, self.offset, self.initial = states, offset, states.initial
+
+    def gather(self, clients: Sequence[int]) -> Any:
+        """The states of `clients`, stacked."""
+        return self.states.gather([client - self.offset for client in clients])
+
+    def scatter(self, clients: Sequence[int], states: Any) -> None:
+        """Store stacked `states` of `clients`."""
+        self.states.scatter([client - self.offset for client in clients], states)

@@ -1,0 +1,199 @@
+"""One experiment under way, round by round."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedflat.engine.contract import Engine, Job, Trained
+from fedflat.engine.evaluate import evaluate
+from fedflat.engine.folder import RunFolder
+from fedflat.engine.rounds import Trial, ask, cohort, settle
+from fedflat.engine.shared_folder import SharedFolder
+from fedflat.engine.world import ALONE, World
+from fedflat.experiments.assemble import Assembly, make_engine
+from fedflat.experiments.config import method_to_dict
+from fedflat.experiments.experiment import Experiment
+from fedflat.experiments.result import Result, summary, versions
+from fedflat.experiments.traffic import traffic
+from fedflat.local import SGD
+from fedflat.privacy import spent
+from fedflat.transfer import send
+
+Watcher = Callable[[int, list[dict[str, Any]]], None]  # called after each round with the newest metrics
+
+
+class Training:
+    """One experiment under way: trials, metrics so far, and the round they have reached.
+
+    `engine` and `trials` replace those that the experiment names, where clients are not simulated here.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        assembly: Assembly,
+        folder: RunFolder | SharedFolder | None,
+        engine: Engine | None = None,
+        trials: list[Trial] | None = None,
+        world: World = ALONE,
+    ) -> None:
+        self.experiment, self.assembly, self.folder, self.world = experiment, assembly, folder, world
+        self.engine = engine or self._engine()
+        self.trials = trials or assembly.trials(experiment)
+        self.test = assembly.feed.test()
+        self.history: list[dict[str, Any]] = []
+        self.round, self.seconds, self.steps = 0, 0.0, 0
+        self._restore()
+        self._saved = self.round
+
+    def _engine(self) -> Engine:
+        """The engine that the experiment names, told what is to come."""
+        engine = make_engine(self.experiment, self.assembly, self.world)
+        engine.prepare(self.outlook())
+        return engine
+
+    def outlook(self) -> list[list[int]]:
+        """Steps of every seed's clients in the first rounds."""
+        return [self._lengths(round) for round in range(min(self.experiment.rounds, 50))]
+
+    def finish(self, watch: Watcher) -> Result:
+        """Play the remaining rounds and write the result."""
+        began = time.perf_counter() - self.seconds
+        while not self.done:
+            self.play_round()
+            self.after_round(time.perf_counter() - began, watch)
+        return self.conclude()
+
+    @property
+    def done(self) -> bool:
+        """All rounds are played, or nothing is left to train: every seed's last loss is not finite."""
+        last = self.history[-len(self.trials) :]
+        return self.round >= self.experiment.rounds or (bool(last) and all(row["loss"] is None for row in last))
+
+    def play_round(self) -> None:
+        """One round of every trial."""
+        self.world.reached(self.round + 1)
+        for exchange in range(self.experiment.method.exchanges):
+            self.settle(self.engine.train(self.ask(exchange)))
+        self.end_round()
+
+    def ask(self, exchange: int) -> list[Job]:
+        """What one exchange of this round asks of the engine."""
+        experiment, feed, r = self.experiment, self.assembly.feed, self.round
+        population, cohorts = len(self.assembly.parts), self._cohorts(r)
+        lr = send(experiment.lr * experiment.lr_decay**r, feed.y.device, feed.dtype)
+        sgd = SGD(lr, experiment.momentum, experiment.weight_decay)
+        weights = [self._weights(c) for c in cohorts]
+        return ask(experiment.method, self.trials, r, exchange, cohorts, weights, population, sgd)
+
+    def settle(self, trained: Sequence[Trained]) -> None:
+        """Update every trial's server with what its cohort learned."""
+        settle(self.experiment.method, self.trials, trained)
+
+    def end_round(self) -> None:
+        """Count the round that was played."""
+        self.steps += sum(self._lengths(self.round)) * self.experiment.method.exchanges
+        self.round += 1
+
+    def after_round(self, seconds: float, watch: Watcher) -> None:
+        """Evaluate, checkpoint and tell, where it is time to; `seconds` of training have passed in all."""
+        experiment, self.seconds = self.experiment, seconds
+        if self.round % experiment.eval_every == 0 or self.round == experiment.rounds:
+            self._measure()
+        if self.folder and self.round - self._saved >= experiment.checkpoint_every:
+            self._save()
+            self._saved = self.round
+        watch(self.round, self.history[-len(self.trials) :])
+
+    def _cohorts(self, round: int) -> list[list[int]]:
+        """The clients of every seed in a round."""
+        size, population = self.experiment.cohort, len(self.assembly.parts)
+        return [cohort(seed, round, population, size) for seed in self.experiment.seeds]
+
+    def _lengths(self, round: int) -> list[int]:
+        """Steps of every seed's clients in a round."""
+        seeds, clients = self.experiment.seeds, self._cohorts(round)
+        return [
+            n for s, c in zip(seeds, clients, strict=True) for n in self.assembly.feed.lengths([s] * len(c), round, c)
+        ]
+
+    def _weights(self, clients: list[int]) -> Tensor:
+        """Averaging weights of a cohort, not normalised."""
+        sizes = [len(self.assembly.parts[client]) for client in clients]
+        values = sizes if self.experiment.weights == "examples" else [1] * len(sizes)
+        return send(values, self.assembly.feed.y.device, self.assembly.feed.dtype)
+
+    def _measure(self) -> None:
+        """Evaluate every trial, on rank 0, and log."""
+        rows = self.world.share(self._evaluate)
+        self.history += rows
+        if self.folder:
+            self.folder.log(rows)
+
+    def _evaluate(self) -> list[dict[str, Any]]:
+        """Metrics of every trial; a loss that is not finite is recorded as null."""
+        rows = []
+        for trial in self.trials:
+            loss, accuracy = evaluate(self.assembly.task, trial.server.params, self.test)
+            finite = loss if math.isfinite(loss) else None
+            rows.append({"round": self.round, "seed": trial.seed, "accuracy": accuracy, "loss": finite})
+        return [row | {"seconds": round(self.seconds, 3)} for row in rows]
+
+    def _save(self) -> None:
+        """Checkpoint all trials and the counters."""
+        assert self.folder
+        counters = torch.tensor([self.round, self.seconds, self.steps], dtype=torch.float64)
+        tensors = {f"trial.{t.seed}.{name}": tensor for t in self.trials for name, tensor in t.pack().items()}
+        self.folder.save({"counters": counters, **tensors})
+
+    def _restore(self) -> None:
+        """Continue from the folder's checkpoint, if it has one."""
+        named = self.folder.load() if self.folder else None
+        if self.folder and named is None:
+            self.folder.rewind(0)
+        if self.folder is None or named is None:
+            return
+        self.round, self.seconds, self.steps = (
+            kind(v) for kind, v in zip((int, float, int), named["counters"], strict=True)
+        )
+        self.history = self.folder.rewind(self.round)
+        for trial in self.trials:
+            prefix = f"trial.{trial.seed}."
+            device = self.assembly.feed.y.device
+            trial.unpack({n.removeprefix(prefix): t.to(device) for n, t in named.items() if n.startswith(prefix)})
+
+    def _spent(self) -> dict[str, Any] | None:
+        """The privacy that the seed with the busiest client has spent."""
+        seeds, size, population = self.experiment.seeds, self.experiment.cohort, len(self.assembly.parts)
+        cohorts = [[cohort(seed, r, population, size) for r in range(self.round)] for seed in seeds]
+        found = [spent(self.experiment.method, each, population, sampled=True) for each in cohorts]
+        return max((each for each in found if each), key=lambda each: each["epsilon"] or 0.0, default=None)
+
+    def conclude(self) -> Result:
+        """The result, also written to the folder with the final checkpoint and the report."""
+        experiment = self.experiment
+        sent = traffic(experiment.method, self.assembly.starts[0])
+        result = Result(
+            method=method_to_dict(experiment.method)["name"],
+            seeds=list(experiment.seeds),
+            rounds=self.round,
+            seconds=round(self.seconds, 3),
+            client_steps_per_second=round(self.steps / max(self.seconds, 1e-9), 1),
+            bytes_down_per_client_round=sent.down,
+            bytes_up_per_client_round=sent.up,
+            parameters=self.assembly.task.size,
+            versions=versions(self.world.size),
+            history=self.history,
+            privacy=self._spent(),
+            **summary(self.history, list(experiment.seeds)),
+        )
+        if self.folder:
+            self._save()
+            self.folder.finish(result.to_json())
+        return result
