@@ -1,0 +1,66 @@
+"""Where probes stand: they note what an exchange begins and ends with, and measure when the round is over."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from fedflat.data.feed import Feed
+from fedflat.engine.contract import Job, Trained
+from fedflat.engine.rounds import Trial
+from fedflat.errors import UserError
+from fedflat.method import Method
+from fedflat.probes import PROBES
+from fedflat.probes.sight import Sight, Value
+from fedflat.task import Batch, Task
+
+
+class Lookout:
+    """The probes of one experiment. Between `begin` and `measure` it holds the cohort's models of one round."""
+
+    def __init__(self, names: Sequence[str], method: Method, task: Task, feed: Feed, test: Batch) -> None:
+        self.names = names
+        self._setting = (method, task, feed, test)
+
+    def begin(self, trials: Sequence[Trial], jobs: Sequence[Job]) -> None:
+        """Note what an exchange begins with."""
+        if jobs[0].exchange == 0:
+            self._before = [trial.server for trial in trials]
+        self._begun = [(job, job.states.gather(job.clients)) for job in jobs]
+
+    def end(self, trained: Sequence[Trained]) -> None:
+        """Note what the cohorts end with."""
+        self._ends = [done.ends for done in trained]
+        for (job, _), ends in zip(self._begun, self._ends, strict=True):
+            if len(ends) != len(job.clients):
+                refuse(self.names)
+
+    @torch.no_grad()
+    def measure(self, trials: Sequence[Trial], first: bool) -> list[dict[str, Any]]:
+        """What the probes say of each trial's round, as {probe.measure: value}; then the round is forgotten."""
+        noted = zip(self._before, trials, self._begun, self._ends, strict=True)
+        sights = [Sight(*self._setting, before, t.server, *begun, ends, first) for before, t, begun, ends in noted]
+        del self._before, self._begun, self._ends
+        return [self._probe(sight) for sight in sights]
+
+    def _probe(self, sight: Sight) -> dict[str, Any]:
+        found = {name: PROBES[name](sight) for name in self.names}
+        return {f"{name}.{measure}": _plain(v) for name, values in found.items() for measure, v in values.items()}
+
+
+def _plain(value: Value) -> Any:
+    """A value as JSON has it: null where it is not a finite number."""
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return value if math.isfinite(value) else None
+
+
+def refuse(names: Sequence[str]) -> None:
+    """Say where probes cannot stand."""
+    raise UserError(
+        f"--probes {' '.join(names)}: local models are seen only where one process trains them all; "
+        "leave probes out under torchrun and on Flower"
+    )

@@ -1,0 +1,16 @@
+"""How large the model is."""
+
+from __future__ import annotations
+
+from fedflat.probes.sight import Sight, Value
+from fedflat.vectors import norm
+
+
+def model_norm(sight: Sight) -> dict[str, Value]:
+    """Length of the global model (FedGloSS, Figure 8).
+
+    model = ‖w‖ after the round
+
+    Costs no pass over data.
+    """
+    return {"model": float(norm(sight.after.params))}
