@@ -12,7 +12,7 @@ import torch
 
 import fedflat
 from fedflat.experiments.assemble import assemble
-from fedflat.experiments.run import versions
+from fedflat.experiments.result import versions
 from fedflat.experiments.training import Training
 
 FEDSOL = {

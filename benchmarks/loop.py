@@ -23,7 +23,7 @@ from torch import Tensor, nn
 import fedflat
 from fedflat.data.augment import augment
 from fedflat.experiments.assemble import Assembly, assemble
-from fedflat.experiments.run import versions
+from fedflat.experiments.result import versions
 
 MODELS: dict[str, Callable[[], nn.Module]] = {"digits": digits_cnn, "fedavg": fedavg_cnn, "pfl": pfl_cnn}
 State = dict[str, Tensor]
