@@ -1,0 +1,87 @@
+"""fedflat reproduce."""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from fedflat.commands.parse import leading, parse
+from fedflat.errors import UserError
+from fedflat.options import Count, Index
+
+PROG = "fedflat reproduce [TABLE]"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReproduceOptions:
+    """Train the cells of a paper's table that are missing and print it with our numbers; without TABLE, list all."""
+
+    cells: tuple[str, ...] = ()
+    """Only cells whose words match these patterns in order, for example "cifar10 lda-0.1 *"; several may be given."""
+    variant: str = ""
+    """A variant of the cells, such as released; the paper's own settings unless given."""
+    seeds: tuple[Index, ...] = (0, 1, 2)
+    """Seeds; those that are stored are not trained again."""
+    rounds: Count | None = None
+    """Fewer rounds than the paper's, for a try; there is no verdict then."""
+    dataset: str | None = None
+    """Another data set, such as digits, for a try; there is no verdict then."""
+    budget: str | None = None
+    """Time that may be used, such as 90s, 20m or 1.5h; nothing is begun that would not end within it."""
+    engine: Literal["auto", "sequential", "batched"] = "auto"
+    """How clients train (fedflat run --help)."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where to train; auto takes a GPU if there is one."""
+    precision: Literal["auto", "fp32", "tf32", "bf16"] = "auto"
+    """Arithmetic of the models; auto is tf32 on a GPU, fp32 on a CPU."""
+    results: Path = Path("results")
+    """Folder of the stored results."""
+    runs: Path = Path("runs/reproduce")
+    """Folder for run folders, from which interrupted training continues."""
+    data_note: str = ""
+    """Words about the data, stored with the results, such as "CIFAR-10 (JPEG)"."""
+    show: bool = False
+    """Train nothing: print TABLE from what is stored, or write the page about all tables to --out."""
+    out: Path = Path("docs/reproduction.md")
+    """The page that --show writes."""
+    markdown: bool = False
+    """Print the table in Markdown."""
+    latex: bool = False
+    """Print the table in LaTeX."""
+    csv: bool = False
+    """Print the table as comma-separated values."""
+
+
+def reproduce_command(words: list[str]) -> None:
+    """fedflat reproduce."""
+    began = time.monotonic()
+    names, flags = leading(words)
+    options = parse(ReproduceOptions, flags, PROG)
+    if len(names) > 1:
+        raise UserError(f"reproduce {' '.join(names)}: name one table; fedflat reproduce lists them")
+    from fedflat.papers.command import list_tables, one_table, write_page
+    from fedflat.papers.plan import Request
+
+    names_of = ("results", "runs", "seeds", "rounds", "dataset", "engine", "device", "precision", "data_note")
+    deadline = began + _seconds(options.budget)
+    request = Request(**{name: getattr(options, name) for name in names_of}, deadline=deadline)
+    form = next((name for name in ("markdown", "latex", "csv") if getattr(options, name)), "text")
+    if names:
+        one_table(names[0], request, options.cells, options.variant, options.show, form)
+    elif options.show:
+        write_page(request, options.out)
+    else:
+        list_tables(request, form)
+
+
+def _seconds(budget: str | None) -> float:
+    """A time such as 90s, 20m or 1.5h."""
+    if budget is None:
+        return float("inf")
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", budget)
+    if not found or not float(found[1]):
+        raise UserError(f"--budget {budget}: must be a time such as 90s, 20m or 1.5h")
+    return float(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]]

@@ -1,0 +1,88 @@
+"""From a cell to its experiment, and from an experiment back to the cells that have its settings."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from fedflat.data.sets import SETS
+from fedflat.errors import UserError
+from fedflat.experiments.config import from_dict, to_dict
+from fedflat.experiments.experiment import Experiment
+from fedflat.papers.catalogue import TABLES
+from fedflat.papers.table import Cell
+
+HOW = ("seeds", "eval_every", "checkpoint_every", "engine", "device", "precision")  # does not change what is trained
+PARTITION = ("partition", "alpha", "shards", "partition_seed")
+PAPERS = {"fedsol": "FedSOL", "fedgf": "FedGF", "fedgloss": "FedGloSS"}
+
+
+def experiment(cell: Cell, **changes: Any) -> Experiment:
+    """What a cell was trained with."""
+    return Experiment(**{**cell.setting, **changes})
+
+
+def elsewhere(cell: Cell, dataset: str) -> dict[str, Any]:
+    """What changes for a quick try on another data set: its own model, and fewer clients where it is small."""
+    small = {} if dataset in SETS else {"clients": 20, "cohort": min(cell.setting["cohort"], 5)}
+    return {"dataset": dataset, "model": "auto", **small}
+
+
+def key(experiment: Experiment, without: tuple[str, ...] = ("rounds",)) -> str:
+    """What is trained, as text: equal for experiments with equal settings, whatever their seeds and rounds."""
+    left_out = {*HOW, *without}
+    return json.dumps({n: v for n, v in to_dict(experiment).items() if n not in left_out}, sort_keys=True)
+
+
+def every_cell() -> list[Cell]:
+    """The cells of all tables, their variants after them."""
+    return [cell for table in TABLES.values() for cell in (*table.cells, *table.variants)]
+
+
+@cache
+def alike() -> dict[str, list[Cell]]:
+    """Cells by what they train, in the order of the papers."""
+    found: dict[str, list[Cell]] = {}
+    for cell in every_cell():
+        found.setdefault(key(experiment(cell)), []).append(cell)
+    return found
+
+
+def source(cell: Cell) -> str:
+    """Where a number is printed: FedSOL Table 2."""
+    paper, _, place = cell.table.partition("/")
+    kind = "Table" if place.startswith("table") else "Figure"
+    return f"{PAPERS[paper]} {kind} {place.removeprefix(kind.lower())}"
+
+
+def printed(config: Mapping[str, Any]) -> tuple[str, float] | None:
+    """Source and printed accuracy of a cell with the settings of a run's config.yaml, None where there is none."""
+    try:
+        given = from_dict(config, "config")
+        found = alike().get(key(given), [])
+    except (UserError, TypeError, AttributeError):
+        return None
+    for cell in found:
+        full = cell.setting["rounds"] == given.rounds and not cell.variant
+        if full and cell.printed is not None and cell.measure in ("final", "last100"):
+            return source(cell), cell.printed
+    return None
+
+
+def training(cell: Cell) -> Cell:
+    """The first cell that is trained alike: its name is the name of what is stored."""
+    return alike()[key(experiment(cell))][0]
+
+
+def chance(cell: Cell) -> float:
+    """Accuracy of guessing, in percent."""
+    dataset = cell.setting["dataset"]
+    return 100 / (SETS[dataset].classes if dataset in SETS else 10)
+
+
+def changed(experiment: Experiment, **changes: Any) -> Experiment:
+    """The experiment with other fields."""
+    return dataclasses.replace(experiment, **changes)

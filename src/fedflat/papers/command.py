@@ -1,0 +1,93 @@
+"""What `fedflat reproduce` does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedflat.errors import UserError, near_miss
+from fedflat.experiments.result import versions
+from fedflat.papers.catalogue import TABLES, find_table
+from fedflat.papers.perform import RESERVE, BudgetSpent, perform, shown
+from fedflat.papers.plan import Job, Request, estimate, groups, jobs, missing_seeds, prepared
+from fedflat.papers.render import FORMS, as_text, rows
+from fedflat.papers.table import Cell, Table
+from fedflat.papers.values import Stored
+
+
+def list_tables(request: Request, form: str = "text") -> None:
+    """Print every table with what is done, missing and out of reach."""
+    stored = request.stored()
+    lines = [(name, table.title, *_counts(table, stored, request)) for name, table in TABLES.items()]
+    headings = ("table", "about", "cells", "done", "missing", "no data", "unavailable")
+    print(FORMS[form](lines, headings) if form in FORMS else as_text(lines, headings))
+
+
+def _counts(table: Table, stored: Stored, request: Request) -> tuple[str, ...]:
+    """How many cells there are, are done, can be trained, lack data, and cannot be trained."""
+    done = [cell for cell in table.cells if stored.ours(cell)]
+    rest = [cell for cell in table.cells if cell not in done]
+    never = [cell for cell in rest if cell.unavailable]
+    bare = [cell for cell in rest if not cell.unavailable and not prepared(cell, request.dataset)]
+    numbers = (len(table.cells), len(done), len(rest) - len(never) - len(bare), len(bare), len(never))
+    return tuple(map(str, numbers))
+
+
+def one_table(
+    name: str, request: Request, patterns: Sequence[str], variant: str, show: bool = False, form: str = "text"
+) -> None:
+    """Train what is missing of the chosen cells, unless `show`, and print them."""
+    table = find_table(name)
+    cells = choose(table, patterns, variant)
+    if not show:
+        train(jobs(cells, request.stored(), request), request)
+    lines = rows(table, cells, request.stored(), request)
+    print(FORMS[form](lines) if form in FORMS else as_text(lines, title=table.title, note=table.note))
+
+
+def choose(table: Table, patterns: Sequence[str], variant: str = "") -> list[Cell]:
+    """The cells that match; raises UserError where none does."""
+    known = sorted({cell.variant for cell in table.variants})
+    if variant and variant not in known:
+        allowed = f"variants are {', '.join(known)}" if known else "there are none"
+        raise UserError(f"--variant {variant}: not a variant of {table.name}{near_miss(variant, known)}; {allowed}")
+    pool = [cell for cell in table.variants if cell.variant == variant] if variant else list(table.cells)
+    found = [cell for cell in pool if cell.matches(patterns)]
+    if not found:
+        example = " ".join(pool[0].words)
+        raise UserError(f"--cells {' '.join(patterns)}: no cell of {table.name} matches; one of them is {example}")
+    return found
+
+
+def train(todo: Sequence[Job], request: Request) -> None:
+    """Group after group, as far as the budget goes."""
+    hardware = versions()["hardware"]
+    for number, group in enumerate(found := groups(todo), 1):
+        label = f"{number}/{len(found)} {' '.join(group[0].cell.words)}"
+        stored = request.stored()
+        if not any(missing_seeds(job.cell, stored, request) for job in group):
+            continue
+        needed = estimate(group, stored, hardware)
+        print(_announce(label, group, needed), flush=True)
+        if needed and needed * RESERVE + 5 > request.left():
+            print(f"{label}: left out, only {shown(request.left())} left", flush=True)
+            continue
+        try:
+            perform(group, request, lambda text: print(text, flush=True))
+        except BudgetSpent as spent:
+            print(f"{label}: {spent}", flush=True)
+
+
+def _announce(label: str, group: Sequence[Job], needed: float | None) -> str:
+    """What is about to be trained, and how long it may take."""
+    lanes = sum(len(job.experiment.seeds) for job in group)
+    time = f"about {shown(needed)}" if needed else "time measured on its first rounds"
+    return f"{label}: {len(group)} cells, {lanes} runs of {group[0].experiment.rounds} rounds, {time}"
+
+
+def write_page(request: Request, out: Path) -> None:
+    """Write the page about all tables and claims."""
+    from fedflat.papers.page import page
+
+    page(request, out)
+    print(f"written: {out}")

@@ -1,0 +1,140 @@
+"""Train what is missing, group by group, within the time there is, and store each group when it ends."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedflat.experiments.assemble import pick_device
+from fedflat.experiments.config import dump, to_dict
+from fedflat.experiments.experiment import Experiment
+from fedflat.experiments.result import Result
+from fedflat.experiments.together import run_together
+from fedflat.papers.cells import training
+from fedflat.papers.extras import measure, wanted
+from fedflat.papers.plan import Job, Request
+from fedflat.papers.record import Record, curve, numbers, write
+from fedflat.report.runs import read_run
+
+MEASURED = (3, 8)  # rounds of a call between which its speed is measured, after what is slow only once
+RESERVE = 1.05  # on an estimate, and 5 seconds for writing
+Say = Callable[[str], None]
+
+
+class BudgetSpent(Exception):
+    """The time would not do; the run folders keep what was trained up to their last checkpoint."""
+
+
+class Watch:
+    """Estimates a group's time from its first rounds, and stops it where that, or the clock, exceeds the budget."""
+
+    def __init__(self, label: str, rounds: int, request: Request, say: Say) -> None:
+        self.label, self.rounds, self.request, self.say = label, rounds, request, say
+        self.calls, self.began = 0, (0.0, 0)
+
+    def __call__(self, round: int, rows: list[dict[str, Any]]) -> None:
+        """After every round."""
+        self.calls += 1
+        if self.calls in MEASURED and torch.cuda.is_available():
+            torch.cuda.synchronize()
+        if self.calls == MEASURED[0]:
+            self.began = (time.monotonic(), round)
+        if self.calls == MEASURED[1]:
+            self._foresee(round)
+        if self.request.left() < 5:
+            raise BudgetSpent(f"stopped in round {round}; the same command goes on from the last checkpoint")
+
+    def _foresee(self, round: int) -> None:
+        """Say how long the rest will take; give up if that is too long."""
+        start, first = self.began
+        rest = (time.monotonic() - start) / (round - first) * (self.rounds - round)
+        self.say(f"{self.label}: about {shown(rest)} more")
+        if rest * RESERVE + 5 > self.request.left():
+            raise BudgetSpent(f"not continued: only {shown(self.request.left())} left")
+
+
+def shown(seconds: float) -> str:
+    """A time for people."""
+    if seconds < 100:
+        return f"{max(seconds, 0):.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+
+
+def perform(group: Sequence[Job], request: Request, say: Say) -> None:
+    """Train a group and store its records; raises BudgetSpent."""
+    folders = [_folder(job, request) for job in group]
+    watch = Watch(_label(group), group[0].experiment.rounds, request, say)
+    results = _train([job.experiment for job in group], folders, watch)
+    lanes = sum(len(job.experiment.seeds) for job in group)
+    for job, folder, result in zip(group, folders, results, strict=True):
+        write(request.results, _record(job, folder, result, lanes, request))
+
+
+def _train(experiments: Sequence[Experiment], folders: Sequence[Path], watch: Watch) -> list[Result]:
+    """The results of all; those whose folder is complete are read."""
+    done = {n: read_run(folder).result for n, folder in enumerate(folders) if (folder / "result.json").exists()}
+    left = [n for n in range(len(folders)) if n not in done]
+    if left:
+        new = run_together([experiments[n] for n in left], [folders[n] for n in left], resume=True, watch=watch)
+        done |= dict(zip(left, new, strict=True))
+    return [result for n in range(len(folders)) if (result := done[n])]
+
+
+def _folder(job: Job, request: Request) -> Path:
+    """The run folder of an experiment: another one for every configuration."""
+    digest = hashlib.sha256(dump(job.experiment).encode()).hexdigest()[:8]
+    return request.runs / training(job.cell).table / f"{'_'.join(job.cell.words)}-{digest}"
+
+
+def _label(group: Sequence[Job]) -> str:
+    """A group in words: its first cell, and how many more."""
+    return " ".join(group[0].cell.words) + (f" and {len(group) - 1} more" if len(group) > 1 else "")
+
+
+def _record(job: Job, folder: Path, result: Result, lanes: int, request: Request) -> Record:
+    """What is stored of one experiment."""
+    seeds, trained = job.experiment.seeds, job.experiment
+    extra = measure(folder, wanted(job.cell), seeds, request.device)
+    rows = {
+        str(seed): {
+            "numbers": {**numbers(result, seed), **extra[seed]},
+            "diverged": seed in result.diverged_seeds,
+            "curve": curve(result, seed),
+            "run": 0,
+        }
+        for seed in seeds
+    }
+    run = {
+        "seeds": list(seeds),
+        "rounds": result.rounds,
+        "seconds": result.seconds,
+        "lanes": lanes,
+        "client_steps_per_second": result.client_steps_per_second,
+        "precision": _precision(trained),
+        "data": request.data_note or str(trained.dataset),
+        "commit": commit(),
+        "versions": result.versions,
+    }
+    return Record(request.name(job.cell), to_dict(trained), trained.rounds, rows, [run])
+
+
+def _precision(experiment: Experiment) -> str:
+    """What auto meant."""
+    automatic = "tf32" if pick_device(experiment.device).type == "cuda" else "fp32"
+    return automatic if experiment.precision == "auto" else experiment.precision
+
+
+def commit() -> str | None:
+    """The commit of this code, with a mark where files differ from it; None outside a repository."""
+    words = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=12"]
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None

@@ -1,0 +1,103 @@
+"""What is stored about a trained cell: one small JSON file in results/PAPER/TABLE/."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from fedflat.engine.folder import write_atomically
+from fedflat.errors import UserError
+from fedflat.experiments.config import from_dict
+from fedflat.experiments.result import Result
+from fedflat.papers.cells import key
+
+POINTS = 50  # of a stored curve
+
+
+@dataclass(frozen=True)
+class Record:
+    """One experiment: its seeds' numbers (accuracies in percent) and the runs they come from."""
+
+    cell: str
+    config: dict[str, Any]
+    rounds: int
+    seeds: dict[str, dict[str, Any]]
+    runs: list[dict[str, Any]]
+
+    @cached_property
+    def key(self) -> str:
+        """What was trained."""
+        return key(from_dict(self.config, "config"))
+
+    def path(self, folder: Path) -> Path:
+        """The record's file; what is not trained as the paper has it is marked in the name."""
+        table, *words = self.cell.split()
+        return folder / table / f"{'_'.join(words)}.json"
+
+    def numbers(self, seed: int | str) -> dict[str, float | None]:
+        """A seed's numbers, none where it was not trained."""
+        found: dict[str, float | None] = self.seeds.get(str(seed), {}).get("numbers", {})
+        return found
+
+    def merged(self, other: Record) -> Record:
+        """This record with the seeds of another one of the same experiment, the other's where both have one."""
+        moved = {s: {**v, "run": v["run"] + len(self.runs)} for s, v in other.seeds.items()}
+        seeds = {**self.seeds, **moved}
+        return Record(self.cell, other.config, self.rounds, dict(sorted(seeds.items())), [*self.runs, *other.runs])
+
+
+def numbers(result: Result, seed: int) -> dict[str, float | None]:
+    """Accuracies in percent: in the last round, over the last 100 rounds and over the 100 before half of them."""
+    rows = [row for row in result.history if row["seed"] == seed]
+    end, half = result.rounds, result.rounds // 2
+    return {
+        "final": _percent([rows[-1]["accuracy"]]),
+        "last100": _percent([row["accuracy"] for row in rows if row["round"] > end - 100]),
+        "half": _percent([row["accuracy"] for row in rows if half - 100 < row["round"] <= half]),
+    }
+
+
+def _percent(values: Sequence[float]) -> float | None:
+    return round(100 * sum(values) / len(values), 4) if values else None
+
+
+def curve(result: Result, seed: int) -> list[list[float]]:
+    """Rounds and accuracies, at most POINTS of them, evenly spaced and ending with the last."""
+    rows = [row for row in result.history if row["seed"] == seed]
+    every = -(-len(rows) // POINTS)
+    return [[row["round"], round(100 * row["accuracy"], 2)] for row in rows[::-1][::every]][::-1]
+
+
+def write(folder: Path, record: Record) -> None:
+    """Store a record, beside the seeds that are stored already; equal runs are not listed twice."""
+    path = record.path(folder)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    old = read(path) if path.exists() else None
+    kept = old.merged(record) if old and old.key == record.key and old.rounds == record.rounds else record
+    write_atomically(path, _text(asdict(kept)))
+
+
+def _text(values: dict[str, Any]) -> str:
+    """JSON with lists of plain values on one line."""
+    spread = json.dumps(values, indent=1, ensure_ascii=False)
+    return re.sub(r"\[[^][{}]*\]", lambda found: re.sub(r"\s+", " ", found[0]), spread) + "\n"
+
+
+def read(path: Path) -> Record:
+    """A record; raises UserError for a file that is none."""
+    try:
+        record = Record(**json.loads(path.read_text(encoding="utf-8")))
+        assert record.key
+        return record
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise UserError(f"--results {path}: not a stored result ({type(error).__name__}: {error})") from None
+
+
+def read_all(folder: Path) -> list[Record]:
+    """Every record of a results folder."""
+    return [read(path) for path in sorted(folder.glob("*/*/*.json"))]
