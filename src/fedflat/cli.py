@@ -17,6 +17,7 @@ COMMANDS = {
     "personalise": ("fedflat.commands.personalise:personalise_command", "fine-tune a run's model for each client"),
     "methods": ("fedflat.commands.catalogue:methods_command", "list the methods, their options and what they send"),
     "cite": ("fedflat.commands.catalogue:cite_command", "print the BibTeX entries of methods"),
+    "reproduce": ("fedflat.commands.reproduce:reproduce_command", "a paper's table: fedflat reproduce fedsol/table2"),
     "toy": ("fedflat.commands.toy:toy_command", "FedSOL's two-dimensional example as a table and a picture"),
     "data": ("fedflat.cli:data_command", "prepare, list and show data sets"),
     "flower": ("fedflat.cli:flower_command", "train with clients on machines of their own"),
