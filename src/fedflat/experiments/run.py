@@ -12,6 +12,7 @@ from fedflat.experiments.config import dump
 from fedflat.experiments.experiment import Experiment
 from fedflat.experiments.result import Result
 from fedflat.experiments.training import Training, Watcher
+from fedflat.probes.lookout import refuse
 
 
 def run(
@@ -22,7 +23,10 @@ def run(
     Under torchrun all processes train together, and all get the result; only rank 0 needs and touches `out`. Processes
     that torchrun had to start again resume.
     """
-    with joined(find_place(experiment.engine), experiment.device) as world:
+    place = find_place(experiment.engine)
+    if place.size > 1 and experiment.probes:
+        refuse(experiment.probes)
+    with joined(place, experiment.device) as world:
         assembly = assemble(experiment)
         for start in assembly.starts:
             world.spread(start)

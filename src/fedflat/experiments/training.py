@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,7 +10,6 @@ import torch
 from torch import Tensor
 
 from fedflat.engine.contract import Engine, Job, Trained
-from fedflat.engine.evaluate import evaluate
 from fedflat.engine.folder import RunFolder
 from fedflat.engine.rounds import Trial, ask, cohort, settle
 from fedflat.engine.shared_folder import SharedFolder
@@ -19,10 +17,12 @@ from fedflat.engine.world import ALONE, World
 from fedflat.experiments.assemble import Assembly, make_engine
 from fedflat.experiments.config import method_to_dict
 from fedflat.experiments.experiment import Experiment
+from fedflat.experiments.metrics import metrics
 from fedflat.experiments.result import Result, summary, versions
 from fedflat.experiments.traffic import traffic
 from fedflat.local import SGD
 from fedflat.privacy import spent
+from fedflat.probes.lookout import Lookout
 from fedflat.transfer import send
 
 Watcher = Callable[[int, list[dict[str, Any]]], None]  # called after each round with the newest metrics
@@ -47,6 +47,7 @@ class Training:
         self.engine = engine or self._engine()
         self.trials = trials or assembly.trials(experiment)
         self.test = assembly.feed.test()
+        self.lookout = Lookout(experiment, assembly.task, assembly.feed, self.test)
         self.history: list[dict[str, Any]] = []
         self.round, self.seconds, self.steps = 0, 0.0, 0
         self._restore()
@@ -90,10 +91,13 @@ class Training:
         lr = send(experiment.lr * experiment.lr_decay**r, feed.y.device, feed.dtype)
         sgd = SGD(lr, experiment.momentum, experiment.weight_decay)
         weights = [self._weights(c) for c in cohorts]
-        return ask(experiment.method, self.trials, r, exchange, cohorts, weights, population, sgd)
+        jobs = ask(experiment.method, self.trials, r, exchange, cohorts, weights, population, sgd)
+        self.lookout.begin(self.trials, jobs)
+        return jobs
 
     def settle(self, trained: Sequence[Trained]) -> None:
         """Update every trial's server with what its cohort learned."""
+        self.lookout.end(trained)
         settle(self.experiment.method, self.trials, trained)
 
     def end_round(self) -> None:
@@ -104,7 +108,7 @@ class Training:
     def after_round(self, seconds: float, watch: Watcher) -> None:
         """Evaluate, checkpoint and tell, where it is time to; `seconds` of training have passed in all."""
         experiment, self.seconds = self.experiment, seconds
-        if self.round % experiment.eval_every == 0 or self.round == experiment.rounds:
+        if experiment.evaluates(self.round):
             self._measure()
         if self.folder and self.round - self._saved >= experiment.checkpoint_every:
             self._save()
@@ -137,13 +141,9 @@ class Training:
             self.folder.log(rows)
 
     def _evaluate(self) -> list[dict[str, Any]]:
-        """Metrics of every trial; a loss that is not finite is recorded as null."""
-        rows = []
-        for trial in self.trials:
-            loss, accuracy = evaluate(self.assembly.task, trial.server.params, self.test)
-            finite = loss if math.isfinite(loss) else None
-            rows.append({"round": self.round, "seed": trial.seed, "accuracy": accuracy, "loss": finite})
-        return [row | {"seconds": round(self.seconds, 3)} for row in rows]
+        """Metrics of every trial, and what probes have measured."""
+        rows = [metrics(self.assembly.task, trial, self.test, self.round, self.seconds) for trial in self.trials]
+        return [row | more for row, more in zip(rows, self.lookout.measure(self.trials, self.history), strict=True)]
 
     def _save(self) -> None:
         """Checkpoint all trials and the counters."""

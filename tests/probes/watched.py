@@ -1,0 +1,51 @@
+"""Rounds of the tiny problem with probes looking on, and everything that they saw."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+sys.path.append(str(Path(__file__).parents[1] / "methods"))
+
+import tiny_problem as tiny
+
+from fedflat.engine import ENGINES
+from fedflat.engine.contract import Job
+from fedflat.engine.rounds import Trial, ask, settle
+from fedflat.experiments.experiment import Experiment
+from fedflat.method import Method
+from fedflat.probes.lookout import Lookout
+
+
+class Round(NamedTuple):
+    """One round: what the probes said, and what a calculation by hand may use."""
+
+    found: dict[str, Any]
+    before: Any
+    after: Any
+    job: Job
+    states: Any
+    ends: Tensor
+
+
+def watch(method: Method, *names: str, engine: str = "sequential", rounds: int = 2) -> list[Round]:
+    """Play rounds of one seed with these probes."""
+    feed, task = tiny.feed(), tiny.task()
+    trial, runner = Trial(0, method, tiny.params()), ENGINES[engine](method, task, feed)
+    lookout, seen = Lookout(Experiment(method=method, probes=names), task, feed, feed.test()), []
+    for r in range(rounds):
+        before, who = trial.server, tiny.COHORTS[r]
+        for exchange in range(method.exchanges):
+            weights = [feed.sizes[who].to(feed.dtype)]
+            jobs = ask(method, [trial], r, exchange, [who], weights, len(feed.sizes), tiny.sgd())
+            states = trial.clients.gather(who)
+            lookout.begin([trial], jobs)
+            trained = runner.train(jobs)
+            lookout.end(trained)
+            settle(method, [trial], trained)
+        found = lookout.measure([trial], [{"probes": {}}] * r)[0]
+        seen.append(Round(found.get("probes", {}), before, trial.server, jobs[0], states, trained[0].ends))
+    return seen
