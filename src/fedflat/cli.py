@@ -16,6 +16,8 @@ COMMANDS = {
     "analyse": ("fedflat.commands.analyse:analyse_command", "measure how flat minima are: fedflat analyse runs/*"),
     "personalise": ("fedflat.commands.personalise:personalise_command", "fine-tune a run's model for each client"),
     "methods": ("fedflat.commands.catalogue:methods_command", "list the methods, their options and what they send"),
+    "probes": ("fedflat.commands.probes:probes_command", "list what can be measured during training and its cost"),
+    "reach": ("fedflat.commands.probes:reach_command", "rounds and bytes to an accuracy: fedflat reach runs/*"),
     "cite": ("fedflat.commands.catalogue:cite_command", "print the BibTeX entries of methods"),
     "reproduce": ("fedflat.commands.reproduce:reproduce_command", "a paper's table: fedflat reproduce fedsol/table2"),
     "toy": ("fedflat.commands.toy:toy_command", "FedSOL's two-dimensional example as a table and a picture"),
