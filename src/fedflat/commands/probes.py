@@ -37,7 +37,7 @@ def describe(name: str, probe: Probe) -> dict[str, str]:
     """One probe as its docstring tells: first line, formulas between, and the last paragraph, "Costs …"."""
     text, _, costs = (inspect.getdoc(probe) or "").rpartition("\n\nCosts ")
     summary, _, formulas = text.partition("\n\n")
-    return {"name": name, "summary": summary, "formulas": formulas, "costs": " ".join(costs.split())}
+    return {"name": name, "summary": summary, "formulas": formulas, "costs": " ".join(costs.split()).rstrip(".")}
 
 
 @dataclass(frozen=True)
@@ -83,4 +83,5 @@ def _print(headings: list[str], rows: list[list[str]]) -> None:
     table = Table(*headings, box=SIMPLE_HEAD)
     for row in rows:
         table.add_row(*row)
-    Console().print(table, highlight=False)
+    console = Console()
+    (console if console.is_terminal else Console(width=140)).print(table, highlight=False)
