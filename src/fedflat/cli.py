@@ -12,7 +12,7 @@ from fedflat.errors import UserError, near_miss
 COMMANDS = {
     "run": ("fedflat.commands.train:run_command", "train one method: fedflat run fedsol --rho 2 --rounds 60"),
     "compare": ("fedflat.commands.train:compare_command", "train several methods: fedflat compare fedavg fedsol:rho=2"),
-    "report": ("fedflat.commands.catalogue:report_command", "write one HTML page about runs: fedflat report runs/*"),
+    "report": ("fedflat.commands.report:report_command", "write one HTML page about runs: fedflat report runs/*"),
     "analyse": ("fedflat.commands.analyse:analyse_command", "measure how flat minima are: fedflat analyse runs/*"),
     "personalise": ("fedflat.commands.personalise:personalise_command", "fine-tune a run's model for each client"),
     "methods": ("fedflat.commands.catalogue:methods_command", "list the methods, their options and what they send"),

@@ -1,4 +1,4 @@
-"""fedflat methods, cite and report."""
+"""fedflat methods and cite."""
 
 from __future__ import annotations
 
@@ -6,18 +6,15 @@ import dataclasses
 import inspect
 import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from fedflat.commands.parse import leading, parse
-from fedflat.errors import UserError
+from fedflat.commands.parse import parse
 from fedflat.experiments.config import find_method
 from fedflat.experiments.traffic import traffic
 from fedflat.method import Method
 from fedflat.methods import METHODS
-from fedflat.options import Fraction
 
 MODEL = 10_000  # parameters of the model on which communication is counted
 
@@ -85,26 +82,3 @@ def cite_command(words: list[str]) -> None:
         return
     entries = dict.fromkeys(find_method(name).citation for name in words)
     print("\n\n".join(entries))
-
-
-@dataclass(frozen=True)
-class ReportOptions:
-    """Write one self-contained HTML page about runs."""
-
-    out: Path = Path("report.html")
-    """The page to write."""
-    target: Fraction = 0.8
-    """Accuracy whose first reaching is counted in rounds."""
-
-
-def report_command(words: list[str]) -> None:
-    """One page about any set of runs."""
-    runs, flags = leading(words)
-    options = parse(ReportOptions, flags, "fedflat report RUN [RUN ...]")
-    if not runs:
-        raise UserError("report: name at least one run folder")
-    from fedflat.report.page import report
-
-    for problem in report([Path(run) for run in runs], options.out, options.target):
-        print(f"skipped: {problem}")
-    print(f"report in {options.out}")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import jinja2
 import plotly.offline
@@ -13,57 +15,100 @@ import yaml
 
 from fedflat.engine.folder import write_atomically
 from fedflat.errors import UserError
-from fedflat.report.figures import learning_curves
+from fedflat.report.charts import COLOURS
+from fedflat.report.contents import Contents, contents
 from fedflat.report.runs import Run, read_runs
-from fedflat.report.table import best, cells, headings
+from fedflat.report.sheets import flatness_sheet, results_sheet
 
 
-def report(paths: Sequence[Path], out: Path, target: float) -> list[str]:
-    """Write the page; folders that cannot be read are left out and named in the returned list."""
-    runs, problems = read_runs(paths)
+def report(
+    paths: Sequence[Path], out: Path, target: float, figures: Path | None = None, tensorboard: Path | None = None
+) -> list[str]:
+    """Write the page and what else is asked for; returns, in words, what was left out and why."""
+    runs, damaged = read_runs(paths)
     if not runs:
-        raise UserError("report: nothing to show; " + "; ".join(problems))
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(out, page(runs, problems, target))
-    except OSError as error:
-        raise UserError(f"--out {out}: cannot be written ({error.strerror or error})") from None
+        raise UserError("report: nothing to show; " + "; ".join(damaged))
+    found = contents(runs)
+    problems = [*(f"skipped: {problem}" for problem in damaged), *map(_unfinished, runs), *found.problems]
+    problems = [problem for problem in problems if problem]
+    _write(out, page(runs, found, problems, target))
+    if figures:
+        from fedflat.report.paper import draw
+
+        draw(found.charts, figures)
+    if tensorboard:
+        from fedflat.report.events import write_events
+
+        write_events(runs, tensorboard)
     return problems
 
 
-def page(runs: Sequence[Run], problems: Sequence[str], target: float) -> str:
+def _unfinished(run: Run) -> str:
+    """What is said of a run that has no result yet."""
+    if run.result:
+        return ""
+    reached, wanted = max(row["round"] for row in run.rows), run.config.get("rounds", "?")
+    return f"skipped in tables: {run.path}: unfinished (round {reached} of {wanted}); it is in the curves only"
+
+
+def _write(out: Path, text: str) -> None:
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(out, text)
+    except OSError as error:
+        raise UserError(f"--out {out}: cannot be written ({error.strerror or error})") from None
+
+
+def page(runs: Sequence[Run], contents: Contents, problems: Sequence[str], target: float) -> str:
     """The HTML."""
-    figures = {
-        "Accuracy on the test set": learning_curves(runs, "accuracy", "accuracy"),
-        "Loss on the test set": learning_curves(runs, "loss", "cross entropy"),
-    }
-    template = jinja2.Environment(autoescape=True, trim_blocks=True).from_string(
-        resources.files("fedflat.report").joinpath("page.html").read_text(encoding="utf-8")
-    )
-    finished = [(run.name, run.result) for run in runs if run.result]
-    top, noted = best([result for _, result in finished]), any(result.diverged for _, result in finished)
-    shown = slice(None if noted else -1)  # the last column is for notes
+    template = jinja2.Environment(autoescape=True, trim_blocks=True).from_string(_file("page.html"))
+    tables = {"results": results_sheet(runs, target), "flatness": flatness_sheet(runs, contents.documents)}
     return template.render(
-        title=f"fedflat: {', '.join(run.name for run in runs)}",
+        title=title(runs),
         setting=common(runs),
-        headings=headings(target)[shown],
-        rows=[(result.last10_accuracy == top, cells(name, result, target)[shown]) for name, result in finished],
-        unfinished=[run.name for run in runs if not run.result],
         problems=problems,
-        figures=[{"id": f"figure-{n}", "title": title} for n, title in enumerate(figures)],
-        data=json.dumps(list(figures.values())).replace("<", "\\u003c"),
+        tables={name: table for name, table in tables.items() if table.rows},
+        sections=contents.sections,
+        versions=made_with(runs),
         configs=[(run.name, describe(run)) for run in runs],
+        css=_file("page.css"),
+        script=_file("draw.js") + _file("page.js"),
         plotly=plotly.offline.get_plotlyjs(),
+        data=_json([dataclasses.asdict(chart) for chart in contents.charts]),
+        colours=_json(COLOURS),
     )
+
+
+def _file(name: str) -> str:
+    return resources.files("fedflat.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _json(value: Any) -> str:
+    """JSON that cannot end the script it stands in, with numbers of six digits."""
+    rounded = json.loads(json.dumps(value), parse_float=lambda text: float(f"{float(text):.6g}"))
+    return json.dumps(rounded, ensure_ascii=False).replace("<", "\\u003c")
+
+
+def title(runs: Sequence[Run]) -> str:
+    """Which runs, or how many, and on which data where that is the same."""
+    what = runs[0].name if len(runs) == 1 else f"{len(runs)} runs"
+    datasets = {str(run.config.get("dataset")) for run in runs}
+    return f"{what} on {datasets.pop()}" if len(datasets) == 1 else what
 
 
 def common(runs: Sequence[Run]) -> str:
     """What all runs share, in words."""
-    keys = ("dataset", "partition", "alpha", "clients", "cohort", "local_epochs", "batch_size", "lr", "seeds")
+    keys = ("partition", "alpha", "clients", "cohort", "local_epochs", "batch_size", "lr", "seeds")
     shared = {key: runs[0].config.get(key) for key in keys}
     same = {key: value for key, value in shared.items() if all(run.config.get(key) == value for run in runs)}
     words = {key: " ".join(map(str, value)) if isinstance(value, list) else value for key, value in same.items()}
     return ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in words.items() if value is not None)
+
+
+def made_with(runs: Sequence[Run]) -> str:
+    """The versions and the hardware, once for all runs that share them."""
+    found = dict.fromkeys(tuple(run.result.versions.items()) for run in runs if run.result)
+    return "; ".join(", ".join(f"{name} {version}" for name, version in each) for each in found)
 
 
 def describe(run: Run) -> str:

@@ -37,7 +37,7 @@ def read_run(path: Path) -> Run:
         setting = {"method": config["method"], **config}
     except FileNotFoundError as error:
         raise UserError(f"{path}: not a run folder ({Path(str(error.filename)).name} is missing)") from None
-    except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, yaml.YAMLError) as error:
         raise UserError(f"{path}: damaged run folder ({type(error).__name__}: {error})") from None
     if not rows:
         raise UserError(f"{path}: has no metrics yet")
@@ -47,9 +47,15 @@ def read_run(path: Path) -> Run:
 def _checked(row: dict[str, Any]) -> dict[str, Any]:
     """A line of metrics.jsonl that has what tables and figures need."""
     numbers = [row["round"], row["seed"], row["accuracy"], 0.0 if row["loss"] is None else row["loss"]]
-    if not all(isinstance(number, Real) for number in numbers):
+    probes = row.get("probes", {})
+    if not all(isinstance(number, Real) for number in numbers) or not plain_numbers([*probes.values()]):
         raise ValueError(f"metrics.jsonl: {row}")
     return row
+
+
+def plain_numbers(value: Any) -> bool:
+    """Whether a value of JSON is a number, null, or a list of such."""
+    return all(map(plain_numbers, value)) if isinstance(value, list) else value is None or isinstance(value, Real)
 
 
 def read_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:

@@ -1,4 +1,4 @@
-"""The headline table, the same numbers for the terminal and the page."""
+"""The headline table, the same numbers for the terminal and the page, and the page's table of flatness."""
 
 from __future__ import annotations
 

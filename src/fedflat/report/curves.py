@@ -1,0 +1,56 @@
+"""Learning curves, and what they cost in communication."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+from fedflat.report.charts import COLOURS, Axis, Curves, Line, band
+from fedflat.report.runs import Run
+
+ROUND = Axis("round")
+ACCURACY = Axis("test accuracy", "percent")
+
+
+def learning(runs: Sequence[Run]) -> Iterator[Curves]:
+    """Accuracy and loss on the test set over the rounds."""
+    again = "A line is the mean over seeds, its band one standard deviation to either side."
+    high, low = "Higher is better, and so is earlier.", "Lower is better; a line ends where the loss is not finite."
+    yield _over_rounds(runs, "accuracy", "Accuracy on the test set", f"{again} {high}", ACCURACY)
+    yield _over_rounds(runs, "loss", "Loss on the test set", f"{again} {low}", Axis("cross entropy"))
+
+
+def _over_rounds(runs: Sequence[Run], key: str, title: str, caption: str, y: Axis) -> Curves:
+    return Curves(key, title, caption, ROUND, y, [line(run, n, key) for n, run in enumerate(runs)], smooth=True)
+
+
+def line(run: Run, number: int, key: str) -> Line:
+    """Mean and band over seeds of a run's `key`, in the colour of the number-th run."""
+    points = [(row["round"], row[key]) for row in run.rows if row.get(key) is not None]
+    found = band(run.name, number, points, dash=number // len(COLOURS))
+    return _within_one(found) if key == "accuracy" else found
+
+
+def _within_one(line: Line) -> Line:
+    """The line with its band cut to [0, 1]."""
+    low, high = ([min(max(edge, 0.0), 1.0) for edge in edges] for edges in (line.low, line.high))
+    return dataclasses.replace(line, low=low, high=high)
+
+
+def communication(runs: Sequence[Run]) -> Iterator[Curves]:
+    """Accuracy against everything that was sent so far: cohort x rounds x (bytes down + bytes up)."""
+    finished = [_against_bytes(run, number) for number, run in enumerate(runs) if run.result]
+    caption = (
+        "Bytes sent to and from all clients up to each evaluation, counted on the messages. "
+        "At one height, the line furthest to the left is the cheapest way to that accuracy."
+    )
+    if finished:
+        sent = Axis("sent in total", "bytes")
+        yield Curves("communication", "What accuracy costs", caption, sent, ACCURACY, finished, smooth=True)
+
+
+def _against_bytes(run: Run, number: int) -> Line:
+    assert run.result
+    each = run.result.bytes_down_per_client_round + run.result.bytes_up_per_client_round
+    found = line(run, number, "accuracy")
+    return dataclasses.replace(found, x=[r * each * run.config.get("cohort", 1) for r in found.x])

@@ -1,0 +1,51 @@
+"""Metrics as TensorBoard's event files, one folder per run and seed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedflat.errors import UserError
+from fedflat.report.runs import Run
+
+
+def write_events(runs: Sequence[Run], folder: Path) -> None:
+    """Write every number of metrics.jsonl to folder/RUN/seed-N, in place of event files that are there."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise UserError("--tensorboard: needs the package tensorboard; install fedflat[tensorboard]") from None
+    for run in runs:
+        for seed in dict.fromkeys(row["seed"] for row in run.rows):
+            place = folder / re.sub(r"[^\w.+=-]+", "-", run.name).strip("-") / f"seed-{seed}"
+            try:
+                _clear(place)
+                with SummaryWriter(str(place)) as writer:
+                    _write(writer, [row for row in run.rows if row["seed"] == seed])
+            except OSError as error:
+                raise UserError(f"--tensorboard {folder}: cannot be written ({error.strerror or error})") from None
+
+
+def _clear(place: Path) -> None:
+    """Make the folder, without the event files of an earlier report."""
+    place.mkdir(parents=True, exist_ok=True)
+    for old in place.glob("events.out.tfevents.*"):
+        old.unlink()
+
+
+def _write(writer: Any, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Times are seconds of training, so that the same runs always give the same curves."""
+    for row in rows:
+        for tag, value in scalars(row):
+            writer.add_scalar(tag, value, row["round"], walltime=row.get("seconds", 0.0))
+
+
+def scalars(row: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    """Accuracy, loss and probes of one evaluation; lists by place, what is not finite left out."""
+    values = {"test/accuracy": row["accuracy"], "test/loss": row["loss"]}
+    for key, value in row.get("probes", {}).items():
+        name = key.replace(".", "/", 1)
+        values |= {f"{name}/{i}": v for i, v in enumerate(value)} if isinstance(value, list) else {name: value}
+    yield from ((tag, value) for tag, value in values.items() if value is not None)

@@ -1,0 +1,129 @@
+"""Figures of what `fedflat analyse` measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from statistics import median
+from typing import Any
+
+from fedflat.report.analyses import Documents
+from fedflat.report.charts import Axis, Chart, Curves, Grid, Grids, Line, band
+from fedflat.report.runs import Run
+
+LOSS = Axis("loss")
+Found = list[tuple[int, str, dict[str, Any]]]  # a run's number and name, and the document of one measurement
+
+
+def flatness(runs: Sequence[Run], documents: Sequence[Documents]) -> Iterator[Chart]:
+    """Every figure for which at least one run was measured."""
+    for what, draw in FIGURES.items():
+        numbered = enumerate(zip(runs, documents, strict=True))
+        found = [(number, run.name, each[what]) for number, (run, each) in numbered if what in each]
+        if found:
+            yield draw(found)
+
+
+def _first(document: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The first seed that was measured, and what was found."""
+    return next(iter(document["seeds"].items()))
+
+
+def _pairs(document: dict[str, Any], x: str, y: str) -> Iterator[tuple[float, float]]:
+    """Points (x, y) of all seeds, without those that are not finite."""
+    for seed in document["seeds"].values():
+        yield from ((a, b) for a, b in zip(seed[x], seed[y], strict=True) if a is not None and b is not None)
+
+
+def _landscape(found: Found) -> Grids:
+    """The loss around each model, cut at the median of the runs' highest values, so that one cannot flatten all."""
+    grids = []
+    for _, name, document in found:
+        seed, surface = _first(document)
+        grids.append(Grid(f"{name}, seed {seed}", surface["x"], surface["y"], surface["loss"]))
+    values = [[z for row in grid.z for z in row if z is not None] for grid in grids]
+    low = min(map(min, values))
+    high = max(median(sorted(map(max, values))), low + 1e-9)
+    eigen = all(document.get("settings", {}).get("directions") == "eigen" for *_, document in found)
+    axes = "each model's two top eigenvectors" if eigen else "two random filter-normalised directions, shared by all"
+    caption = (
+        f"The loss in a square around each final model (the cross), along {axes}. All pictures have one scale of "
+        "height and colour: a wide dark valley is a flat minimum, a narrow one is sharp. The dot marks the lowest "
+        f"point; losses above {high:.3g} are cut off. Drag to turn a surface."
+    )
+    names = Axis("direction 1"), Axis("direction 2"), LOSS
+    return Grids("landscape", "Loss landscapes", caption, *names, grids, low, high, relief=True)
+
+
+def _spectrum(found: Found) -> Curves:
+    lines = []
+    for number, name, document in found:
+        seed, each = _first(document)
+        lines.append(Line(f"{name}, seed {seed}", number, each["eigenvalue"], [_seen(d) for d in each["density"]]))
+    caption = (
+        "How the eigenvalues of the Hessian of the loss are distributed, on a logarithmic scale. Most are near zero, "
+        "directions in which the loss hardly changes; the further a line reaches to the right, the sharper the minimum."
+    )
+    axes = Axis("eigenvalue"), Axis("density", log=True)
+    return Curves("spectrum", "Hessian spectrum", caption, *axes, lines)
+
+
+def _seen(density: float | None) -> float | None:
+    """A density that a logarithmic axis can show, without the tails of the smoothing."""
+    return density if density and density > 1e-6 else None
+
+
+def _eigenvalues(found: Found) -> Curves:
+    lines = [band(name, n, _pairs(document, "number", "eigenvalue")) for n, name, document in found]
+    caption = "The largest eigenvalues of the Hessian, mean over seeds: the lower the line, the flatter the minimum."
+    return Curves("hessian", "Largest eigenvalues", caption, Axis("number"), Axis("eigenvalue"), lines)
+
+
+def _local(found: Found) -> Curves:
+    lines = []
+    for number, name, document in found:
+        points = list(_pairs(document, "lambda_local", "lambda_global"))
+        lines.append(Line(name, number, [own for own, _ in points], [all for _, all in points], marks=True))
+    caption = (
+        "A point is a client's model after one more round: across, the largest eigenvalue on its own samples; upwards, "
+        "on everyone's. Points above the diagonal look flat to the client and are sharp for the federation."
+    )
+    axes = Axis("λ₁ on the client's samples", log=True), Axis("λ₁ on all samples", log=True)
+    return Curves("local", "Local against global sharpness", caption, *axes, lines, diagonal=True)
+
+
+def _path(found: Found) -> Curves:
+    ways = (("along_gradient", "gradient"), ("along_random", "random"))
+    lines = [
+        band(f"{name}, {way}", n, _pairs(document, "distance", key), dash)
+        for n, name, document in found
+        for dash, (key, way) in enumerate(ways)
+    ]
+    caption = "The loss on straight lines through the model: along the gradient and, on average, in random directions."
+    return Curves("path", "Along straight lines", caption, Axis("distance"), LOSS, lines)
+
+
+def _barrier(found: Found) -> Curves:
+    lines = [
+        band(f"{document.get('to', '?')} → {name}", n, _near(_pairs(document, "gamma", "loss")))
+        for n, name, document in found
+    ]
+    caption = (
+        "The loss on the straight way from one run's model (0) to another's (1). Where it rises in between, the two "
+        "lie in different basins; where it does not, in one."
+    )
+    return Curves("barrier", "Between the models", caption, Axis("γ"), LOSS, lines)
+
+
+def _near(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The way between the models and a little beyond, where the loss does not dwarf what lies between."""
+    return [(gamma, loss) for gamma, loss in points if -0.25 <= gamma <= 1.25]
+
+
+FIGURES: dict[str, Callable[[Found], Chart]] = {
+    "landscape": _landscape,
+    "spectrum": _spectrum,
+    "hessian": _eigenvalues,
+    "local": _local,
+    "path": _path,
+    "barrier": _barrier,
+}

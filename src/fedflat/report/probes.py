@@ -1,0 +1,95 @@
+"""What probes measured while the runs were training: curves of numbers, heat maps of lists."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from fedflat.probes import PROBES
+from fedflat.report.charts import Axis, Chart, Curves, Grid, Grids, Line, band
+from fedflat.report.curves import ROUND
+from fedflat.report.runs import Run
+
+READING = {
+    "drift": "The higher a line, the further clients with different data have moved apart within the round.",
+    "forgetting": "The gap between a run's lines before and after is what training on clients' own data has undone.",
+    "classes": "Pale cells are classes that the global model does not know in that round.",
+}
+TOGETHER = ("drift", "forgetting")  # their measures are of one kind and share a figure; others have one for each
+LISTED = {"classes": "class", "lambda": "parameter tensor"}  # what the places of a list stand for
+
+
+def probed(runs: Sequence[Run]) -> Iterator[Chart]:
+    """Figures of every probe that any of the runs has, by name."""
+    keys = sorted({key for run in runs for row in run.rows for key in row.get("probes", {})}, key=_probe)
+    for probe, found in itertools.groupby(keys, _probe):
+        measures = sorted(found)
+        for group in [measures] if probe in TOGETHER else [[key] for key in measures]:
+            yield from _curves(runs, probe, group)
+        yield from (chart for key in measures for chart in _heat(runs, probe, key))
+
+
+def _probe(key: str) -> str:
+    return key.partition(".")[0]
+
+
+def _measure(key: str) -> str:
+    return key.partition(".")[2].replace("_", " ") or key
+
+
+def _caption(probe: str) -> str:
+    """The first sentence of the probe's description, and how to read the figure."""
+    about = (inspect.getdoc(PROBES[probe]) or "").partition("\n")[0] if probe in PROBES else "Measured while training."
+    return f"{about} {READING.get(probe, '')}".strip()
+
+
+def _values(run: Run, key: str, kind: Any) -> list[tuple[int, Any]]:
+    """(round, value) of every row whose value is of this kind."""
+    found = ((row["round"], row.get("probes", {}).get(key)) for row in run.rows)
+    return [(round, value) for round, value in found if isinstance(value, kind)]
+
+
+def _curves(runs: Sequence[Run], probe: str, keys: Sequence[str]) -> Iterator[Curves]:
+    """Measures of all runs over the rounds, where they are numbers."""
+    lines = [line for dash, key in enumerate(keys) for line in _lines(runs, key, dash, len(keys) > 1)]
+    if lines:
+        name = probe if len(keys) > 1 else f"{probe}, {_measure(keys[0])}"
+        y = Axis(probe if len(keys) > 1 else _measure(keys[0]), "bytes" if keys[0].endswith(".bytes") else "number")
+        key = f"probe-{probe if len(keys) > 1 else keys[0].replace('.', '-')}"
+        yield Curves(key, f"Probe: {name}", _caption(probe), ROUND, y, lines, smooth=True)
+
+
+def _lines(runs: Sequence[Run], key: str, dash: int, named: bool) -> Iterator[Line]:
+    for number, run in enumerate(runs):
+        points = _values(run, key, int | float)
+        if points:
+            name = f"{run.name}, {_measure(key)}" if named else run.name
+            yield band(name, number, points, dash, marks=len({round for round, _ in points}) == 1)
+
+
+def _heat(runs: Sequence[Run], probe: str, key: str) -> Iterator[Grids]:
+    """A measure of all runs, where it is a list: rounds across, the list upwards, mean over seeds."""
+    lists = {run.name: _values(run, key, list) for run in runs}
+    grids = [_grid(name, points) for name, points in lists.items() if points]
+    values = [z for grid in grids for row in grid.z for z in row if z is not None]
+    if values:
+        share = key == "classes.accuracy"
+        z = Axis(_measure(key), "percent" if share else "number")
+        scale = (0.0, 1.0) if share else (min(values), max(values))
+        title = "Accuracy of each class" if share else f"Probe: {probe}, {_measure(key)}"
+        axes = ROUND, Axis(LISTED.get(probe, "number")), z
+        yield Grids(f"probe-{key.replace('.', '-')}", title, _caption(probe), *axes, grids, *scale)
+
+
+def _grid(name: str, points: Iterable[tuple[int, Sequence[float | None]]]) -> Grid:
+    """z[i][j]: the mean over seeds of the i-th number in the j-th round that has it."""
+    places: dict[int, list[tuple[float, float]]] = {}
+    for round, numbers in points:
+        for i, number in enumerate(numbers):
+            places.setdefault(i, []).extend([] if number is None else [(round, number)])
+    lines = [band(name, 0, pairs) for pairs in places.values()]
+    means = [dict(zip(line.x, line.y, strict=True)) for line in lines]
+    rounds = sorted({x for line in lines for x in line.x})
+    return Grid(name, rounds, [*map(float, places)], [[found.get(x) for x in rounds] for found in means])
