@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Mapping
 from functools import cache
@@ -12,10 +11,11 @@ from fedflat.data.sets import SETS
 from fedflat.errors import UserError
 from fedflat.experiments.config import from_dict, to_dict
 from fedflat.experiments.experiment import Experiment
-from fedflat.papers.catalogue import TABLES
+from fedflat.papers.catalogue import MAIN, TABLES
 from fedflat.papers.table import Cell
 
-HOW = ("seeds", "eval_every", "checkpoint_every", "engine", "device", "precision")  # does not change what is trained
+# fields that do not change what is trained
+HOW = ("seeds", "eval_every", "probes", "probe_every", "checkpoint_every", "engine", "device", "precision")
 PARTITION = ("partition", "alpha", "shards", "partition_seed")
 PAPERS = {"fedsol": "FedSOL", "fedgf": "FedGF", "fedgloss": "FedGloSS"}
 
@@ -34,12 +34,14 @@ def elsewhere(cell: Cell, dataset: str) -> dict[str, Any]:
 def key(experiment: Experiment, without: tuple[str, ...] = ("rounds",)) -> str:
     """What is trained, as text: equal for experiments with equal settings, whatever their seeds and rounds."""
     left_out = {*HOW, *without}
-    return json.dumps({n: v for n, v in to_dict(experiment).items() if n not in left_out}, sort_keys=True)
+    text = json.dumps({n: v for n, v in to_dict(experiment).items() if n not in left_out}, sort_keys=True)
+    return json.dumps(json.loads(text, parse_int=float))  # 10 and 10.0 are the same setting
 
 
 def every_cell() -> list[Cell]:
-    """The cells of all tables, their variants after them."""
-    return [cell for table in TABLES.values() for cell in (*table.cells, *table.variants)]
+    """The cells of all tables, their variants after them; the main tables first."""
+    tables = sorted(TABLES.values(), key=lambda table: table.name not in MAIN)
+    return [cell for table in tables for cell in (*table.cells, *table.variants)]
 
 
 @cache
@@ -81,8 +83,3 @@ def chance(cell: Cell) -> float:
     """Accuracy of guessing, in percent."""
     dataset = cell.setting["dataset"]
     return 100 / (SETS[dataset].classes if dataset in SETS else 10)
-
-
-def changed(experiment: Experiment, **changes: Any) -> Experiment:
-    """The experiment with other fields."""
-    return dataclasses.replace(experiment, **changes)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fedflat.papers.catalogue import find_table
-from fedflat.papers.table import MEASURES, Cell
+from fedflat.papers.measures import MEASURES
+from fedflat.papers.table import Cell
 from fedflat.papers.values import Stored
 
 HOLDS, DOES_NOT, NOT_RUN = "holds", "does not hold here", "not run yet"

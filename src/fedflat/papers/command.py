@@ -8,8 +8,9 @@ from pathlib import Path
 from fedflat.errors import UserError, near_miss
 from fedflat.experiments.result import versions
 from fedflat.papers.catalogue import TABLES, find_table
+from fedflat.papers.estimate import estimate
 from fedflat.papers.perform import RESERVE, BudgetSpent, perform, shown
-from fedflat.papers.plan import Job, Request, estimate, groups, jobs, missing_seeds, prepared
+from fedflat.papers.plan import Job, Request, groups, jobs, prepared
 from fedflat.papers.render import FORMS, as_text, rows
 from fedflat.papers.table import Cell, Table
 from fedflat.papers.values import Stored
@@ -63,11 +64,9 @@ def train(todo: Sequence[Job], request: Request) -> None:
     """Group after group, as far as the budget goes."""
     hardware = versions()["hardware"]
     for number, group in enumerate(found := groups(todo), 1):
-        label = f"{number}/{len(found)} {' '.join(group[0].cell.words)}"
+        label = f"{number}/{len(found)} {group[0].label}"
         stored = request.stored()
-        if not any(missing_seeds(job.cell, stored, request) for job in group):
-            continue
-        needed = estimate(group, stored, hardware)
+        needed = estimate(group, request, stored, hardware)
         print(_announce(label, group, needed), flush=True)
         if needed and needed * RESERVE + 5 > request.left():
             print(f"{label}: left out, only {shown(request.left())} left", flush=True)
@@ -76,13 +75,18 @@ def train(todo: Sequence[Job], request: Request) -> None:
             perform(group, request, lambda text: print(text, flush=True))
         except BudgetSpent as spent:
             print(f"{label}: {spent}", flush=True)
+            break
 
 
 def _announce(label: str, group: Sequence[Job], needed: float | None) -> str:
     """What is about to be trained, and how long it may take."""
-    lanes = sum(len(job.experiment.seeds) for job in group)
+    lanes, rounds = sum(len(job.experiment.seeds) for job in group), group[0].experiment.rounds
     time = f"about {shown(needed)}" if needed else "time measured on its first rounds"
-    return f"{label}: {len(group)} cells, {lanes} runs of {group[0].experiment.rounds} rounds, {time}"
+    return f"{label}: {_many(len(group), 'partition')}, {_many(lanes, 'run')} of {rounds} rounds, {time}"
+
+
+def _many(number: int, thing: str) -> str:
+    return f"{number} {thing}{'s' * (number > 1)}"
 
 
 def write_page(request: Request, out: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,12 +21,28 @@ ANALYSED = {  # measure → what `fedflat analyse` measures, and the name of the
     "lambda-global": ("local", "mean_lambda_global"),
 }
 PERSONAL = {"tuned": "-FT", "knn": "kNN-Per", "alone": "local-only"}
+FREE = ("drift", "norm", "fedgf", "fedgloss")  # probes that cost nothing, and are taken whenever a table asks for them
 
 
-def wanted(cell: Cell) -> set[str]:
-    """The extra measures that any table asks of what is trained like a cell."""
-    named = {other.measure for other in alike()[key(experiment(cell))]}
-    return {m for m in named if m in ANALYSED or m.partition("-")[0] in PERSONAL}
+def wanted(cells: Sequence[Cell]) -> set[str]:
+    """Measures of final models that these cells ask for, and λ1, which costs little, if any cell trained alike does."""
+    cheap = {"lambda1"} & {cell.measure for cell in alike()[key(experiment(cells[0]))]}
+    return cheap | {cell.measure for cell in cells if cell.measure in ANALYSED or _scheme(cell.measure) in PERSONAL}
+
+
+def probes(cells: Sequence[Cell]) -> set[str]:
+    """Probes that these cells ask for, and the free ones for which any cell trained alike asks."""
+    every = {_probe(cell.measure) for cell in alike()[key(experiment(cells[0]))]}
+    return {_probe(cell.measure) for cell in cells if _probe(cell.measure)} | (every & set(FREE))
+
+
+def _probe(measure: str) -> str:
+    """drift for drift.global_local, '' for what no probe measures."""
+    return measure.partition(".")[0] if "." in measure else ""
+
+
+def _scheme(measure: str) -> str:
+    return measure.partition("-")[0]
 
 
 def measure(folder: Path, measures: Collection[str], seeds: Iterable[int], device: Device) -> Found:

@@ -1,4 +1,4 @@
-"""FedGloSS (Caldarola et al., CVPR 2025): its settings, and Tables 3, 4, 6, 7 and 8.
+"""FedGloSS (Caldarola et al., CVPR 2025): its settings, and Table 3.
 
 Settings: Table 12; hyper-parameters: the bold entries of Table 13. Accuracies are means over the last 100 rounds; we
 evaluate every tenth round, so ours are means of ten evaluations. The papers' T_s warms up ρ of the clients; our option
@@ -111,6 +111,7 @@ def released(cell: Cell) -> dict[str, Any] | None:
     return {"method": replace(method, dual="released")} if isinstance(method, FedGloSS) else None
 
 
+PRETRAINED = "starts from ImageNet weights, which are not included"
 CIFAR = ["cnn cifar10 alpha-0", "cnn cifar10 alpha-0.05", "cnn cifar100 alpha-0", "cnn cifar100 alpha-0.5"]
 RESNETS = ["resnet18 cifar10 alpha-0.05", "resnet18 cifar100 alpha-0.5"]
 
@@ -134,75 +135,4 @@ TABLE3 = table(
     """,
     measure="last100",
     variants={"released": released},
-)
-
-TABLE4 = table(
-    "fedgloss/table4",
-    "MobileNetV2 on Landmarks-User-160k",
-    setting,
-    ["landmarks"],
-    """
-    fedavg     56.3±0.2
-    fedprox    55.0±0.2
-    feddyn     55.2±0.6
-    scaffold   X
-    fedsam     56.7±0.1
-    feddyn-sam 56.0±1.3
-    fedgamma   X
-    fedsmoo    59.5±0.1
-    fedgloss   59.7±1.2
-    """,
-    measure="last100",
-    unavailable="starts from ImageNet weights, which are not included",
-)
-
-TABLE6 = table(
-    "fedgloss/table6",
-    "FedGloSS and NaiveFedGloSS: accuracy at half and at the end of training, λ1",
-    setting,
-    [f"{column} {measure}" for column in CIFAR for measure in ("half", "last100", "lambda1")],
-    """
-    naivefedgloss 77.6±0.3 83.9±0.2 2.78±0.13  78.7±0.1 84.4±0.2 2.75±0.09 \
-                  42.6±0.8 50.8±0.1 16.93±0.27  49.4±0.5 53.7±0.3 15.84±0.52
-    fedgloss      78.9±0.5 83.9±0.4 2.03±0.05  79.7±0.4 84.4±0.5 1.93±0.03 \
-                  39.5±0.9 50.6±0.6 17.18±0.97  47.2±1.1 53.4±0.5 16.22±0.35
-    """,
-    note="Left out: centralised SAM (87.1, 58.4) and SAM with the previous gradient (86.3, 57.6), no federation.",
-)
-
-TABLE7 = table(
-    "fedgloss/table7",
-    "Global consistency and global flatness",
-    setting,
-    [CIFAR[0], CIFAR[2], *RESNETS],
-    """
-    fedsam        70.2±0.9  28.7±0.5  72.8±0.1  38.5±0.1
-    feddyn-sam    79.3±3.1  X         72.6±0.2  39.6±0.8
-    fedgloss      83.9±0.4  50.6±0.6  80.0±0.3  47.2±0.2
-    fedavg        59.9±0.4  28.6±0.7  72.6±0.1  37.4±0.2
-    feddyn        65.5±0.3  X         70.2±0.6  38.8±0.6
-    fedgloss-sgd  69.5±0.4  42.5±0.6  79.1±0.5  46.7±0.6
-    """,
-    measure="last100",
-)
-
-TABLE8 = table(
-    "fedgloss/table8",
-    "Largest Hessian eigenvalue λ1 of the global model",
-    setting,
-    CIFAR,
-    """
-    fedavg        66.23±0.50   71.14±4.07    66.30±3.08  68.77±0.96
-    fedprox       66.19±0.52   71.41±4.40    66.34±3.75  68.63±1.37
-    feddyn        63.94±4.41   71.44±8.73    X           X
-    scaffold      166.54±6.93  180.51±30.08  X           120.01±0.76
-    fedgloss-sgd  58.26±3.49   56.28±4.19    96.01±9.00  107.35±7.5
-    fedsam        10.35±0.07   9.43±0.28     58.38±2.93  57.54±1.21
-    feddyn-sam    10.04±5.38   6.58±0.20     X           X
-    fedspeed      10.92±0.17   9.97±0.12     58.23±3.18  58.00±1.86
-    fedgamma      4.79±0.20    4.55±0.20     X           99.86±6.74
-    fedsmoo       15.37±1.67   12.57±0.56    28.43±1.97  29.23±0.17
-    fedgloss      2.03±0.05    1.93±0.03     17.18±0.97  16.22±0.35
-    """,
-    measure="lambda1",
 )

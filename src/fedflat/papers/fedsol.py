@@ -8,9 +8,10 @@ samples, as eq. 1 and the released code have it; Algorithm 1 prints equal weight
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from fedflat.methods import SCAFFOLD, FedASAM, FedAvg, FedNova, FedNTD, FedProx, FedSAM, FedSOL
+from fedflat.methods import SCAFFOLD, FedASAM, FedAvg, FedBABU, FedNova, FedNTD, FedProx, FedSAM, FedSOL, PerFedAvg
 from fedflat.papers.table import Change, Words, read_words, table
 
 COMMON = {
@@ -48,6 +49,12 @@ KNOWN: dict[str, dict[str, Any]] = {
     "fedsam": {"method": FedSAM(rho=0.1)},
     "fedasam": {"method": FedASAM(rho=1.0, eta=0.0, biases=True)},
     "fedsol": {"method": FedSOL(rho=2.0, lam="tensor", perturb="head")},
+    "head": {"method": FedSOL(perturb="head")},
+    "body": {"method": FedSOL(perturb="body")},
+    "all": {"method": FedSOL(perturb="all")},
+    "fixed": {"method": FedSOL(lam="fixed")},
+    "perfedavg": {"method": PerFedAvg(inner_lr=0.01)},
+    "fedbabu": {"method": FedBABU()},
 }
 OTHERS = ("svhn", "cinic10", "pathmnist", "tissuemnist")
 RELEASED: dict[str, dict[str, Any]] = {  # hyper-parameters of the released configurations; FedSOL with Λ along axis 0
@@ -63,7 +70,9 @@ VARIANTS: dict[str, Change] = {
 
 def setting(words: Words) -> dict[str, Any]:
     """Fields of Experiment from the words of a cell."""
-    return {**COMMON, **read_words(words, KNOWN)}
+    found = {**COMMON, **read_words(words, KNOWN)}
+    radius = next((float(word.removeprefix("rho-")) for word in words if word.startswith("rho-")), None)
+    return found if radius is None else found | {"method": replace(found["method"], rho=radius)}
 
 
 PROXIMAL: dict[str, dict[str, Any]] = {

@@ -9,16 +9,17 @@ from fedflat.papers import verdict
 from fedflat.papers.catalogue import TABLES
 from fedflat.papers.cells import PAPERS
 from fedflat.papers.claims import CLAIMS
+from fedflat.papers.measures import MEASURES
 from fedflat.papers.plan import Request
 from fedflat.papers.render import as_markdown, rows
-from fedflat.papers.table import MEASURES, Table
+from fedflat.papers.table import Table
 from fedflat.papers.values import Stored
 
 INTRODUCTION = """# Reproduction of the three papers
 
 Written by `fedflat reproduce --show` from the files in `results/`; do not edit. Every number of ours is from a file
-there with its configuration, seeds, curve, versions and hardware. `fedflat reproduce` lists the tables, `fedflat reproduce
-fedsol/table2 --cells "cifar10 lda-0.1 *"` trains what is missing of one. Accuracies are in percent.
+there with its configuration, seeds, curve, versions and hardware. `fedflat reproduce` lists the tables, and
+`fedflat reproduce fedsol/table2 --cells "cifar10 lda-0.1 *"` trains what is missing of one. Accuracies are in percent.
 """
 
 

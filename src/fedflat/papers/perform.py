@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -12,11 +11,10 @@ from typing import Any
 import torch
 
 from fedflat.experiments.assemble import pick_device
-from fedflat.experiments.config import dump, to_dict
+from fedflat.experiments.config import to_dict
 from fedflat.experiments.experiment import Experiment
 from fedflat.experiments.result import Result
 from fedflat.experiments.together import run_together
-from fedflat.papers.cells import training
 from fedflat.papers.extras import measure, wanted
 from fedflat.papers.plan import Job, Request
 from fedflat.papers.record import Record, curve, numbers, write
@@ -47,6 +45,8 @@ class Watch:
             self.began = (time.monotonic(), round)
         if self.calls == MEASURED[1]:
             self._foresee(round)
+        if self.calls > MEASURED[1] and round % max(1, self.rounds // 10) == 0 and rows:
+            self.say(f"{self.label}: round {round} of {self.rounds}, accuracy {rows[0]['accuracy']:.1%}")
         if self.request.left() < 5:
             raise BudgetSpent(f"stopped in round {round}; the same command goes on from the last checkpoint")
 
@@ -68,7 +68,7 @@ def shown(seconds: float) -> str:
 
 def perform(group: Sequence[Job], request: Request, say: Say) -> None:
     """Train a group and store its records; raises BudgetSpent."""
-    folders = [_folder(job, request) for job in group]
+    folders = [request.folder(job) for job in group]
     watch = Watch(_label(group), group[0].experiment.rounds, request, say)
     results = _train([job.experiment for job in group], folders, watch)
     lanes = sum(len(job.experiment.seeds) for job in group)
@@ -86,21 +86,15 @@ def _train(experiments: Sequence[Experiment], folders: Sequence[Path], watch: Wa
     return [result for n in range(len(folders)) if (result := done[n])]
 
 
-def _folder(job: Job, request: Request) -> Path:
-    """The run folder of an experiment: another one for every configuration."""
-    digest = hashlib.sha256(dump(job.experiment).encode()).hexdigest()[:8]
-    return request.runs / training(job.cell).table / f"{'_'.join(job.cell.words)}-{digest}"
-
-
 def _label(group: Sequence[Job]) -> str:
     """A group in words: its first cell, and how many more."""
-    return " ".join(group[0].cell.words) + (f" and {len(group) - 1} more" if len(group) > 1 else "")
+    return group[0].label + (f" and {len(group) - 1} more" if len(group) > 1 else "")
 
 
 def _record(job: Job, folder: Path, result: Result, lanes: int, request: Request) -> Record:
     """What is stored of one experiment."""
     seeds, trained = job.experiment.seeds, job.experiment
-    extra = measure(folder, wanted(job.cell), seeds, request.device)
+    extra = measure(folder, wanted(job.cells), seeds, request.device)
     rows = {
         str(seed): {
             "numbers": {**numbers(result, seed), **extra[seed]},
@@ -121,7 +115,7 @@ def _record(job: Job, folder: Path, result: Result, lanes: int, request: Request
         "commit": commit(),
         "versions": result.versions,
     }
-    return Record(request.name(job.cell), to_dict(trained), trained.rounds, rows, [run])
+    return Record(request.name(job.cells[0]), to_dict(trained), trained.rounds, rows, [run])
 
 
 def _precision(experiment: Experiment) -> str:

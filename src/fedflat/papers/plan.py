@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
+import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from fedflat.data.prepared import prepared_path
 from fedflat.data.sets import SETS
+from fedflat.experiments.config import dump
 from fedflat.experiments.experiment import Experiment
+from fedflat.methods import FedAvg
 from fedflat.papers.cells import PARTITION, elsewhere, key, training
-from fedflat.papers.extras import wanted
+from fedflat.papers.extras import probes, wanted
 from fedflat.papers.table import Cell
 from fedflat.papers.values import Stored
+
+PROBED = 10  # rounds of a run in which probes measure
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,16 +53,27 @@ class Request:
         marks = [f"@{self.dataset}"] * bool(self.dataset) + [f"@rounds-{rounds}"] * bool(rounds)
         return " ".join([training(cell).name, *marks])
 
+    def folder(self, job: Job) -> Path:
+        """The run folder of a job: another one for every configuration."""
+        digest = hashlib.sha256(dump(job.experiment).encode()).hexdigest()[:8]
+        stored = training(job.cells[0])
+        return self.runs / stored.table / f"{'_'.join(stored.words)}-{digest}"
+
     def left(self) -> float:
         """Seconds until the deadline."""
         return self.deadline - time.monotonic()
 
 
 class Job(NamedTuple):
-    """A cell and what is missing of it."""
+    """Cells that are trained alike, and the experiment with what is missing of them."""
 
-    cell: Cell
+    cells: list[Cell]
     experiment: Experiment
+
+    @property
+    def label(self) -> str:
+        """The first cell's words."""
+        return " ".join(self.cells[0].words)
 
 
 def prepared(cell: Cell, dataset: str | None = None) -> bool:
@@ -65,53 +82,43 @@ def prepared(cell: Cell, dataset: str | None = None) -> bool:
     return name not in SETS or prepared_path(name).exists()
 
 
-def missing_seeds(cell: Cell, stored: Stored, request: Request) -> tuple[int, ...]:
-    """The seeds of which something is missing that any table asks for."""
-    trained = stored.experiment(cell)
+def missing_seeds(cells: Sequence[Cell], stored: Stored, request: Request) -> tuple[int, ...]:
+    """The seeds of which something is missing that these cells, trained alike, ask for."""
+    trained = stored.experiment(cells[0])
     record = stored.record(trained)
     if record is None or record.rounds != trained.rounds:
         return request.seeds
-    measures = {"final", *wanted(cell)}
+    measures = {"final", *wanted(cells), *(cell.measure for cell in cells if "." in cell.measure)}
     return tuple(seed for seed in request.seeds if not measures <= record.numbers(seed).keys())
+
+
+def goals(cells: Sequence[Cell]) -> list[Cell]:
+    """FedAvg's cells, whose final accuracies others are to reach."""
+    racing = [cell for cell in cells if cell.measure in ("rounds", "sent")]
+    return [replace(c, row="fedavg", measure="last100", setting={**c.setting, "method": FedAvg()}) for c in racing]
 
 
 def jobs(cells: Sequence[Cell], stored: Stored, request: Request) -> list[Job]:
     """One job for everything that is trained once, of cells that can be trained here and are not complete."""
-    found: dict[str, Job] = {}
+    found: dict[str, list[Cell]] = {}
+    for cell in [*cells, *goals(cells)]:
+        if cell.measure != "models" and not cell.unavailable and prepared(cell, request.dataset):
+            found.setdefault(key(stored.experiment(cell)), []).append(cell)
     how = {"engine": request.engine, "device": request.device, "precision": request.precision}
-    for cell in cells:
-        seeds = missing_seeds(cell, stored, request)
-        if seeds and cell.measure != "models" and not cell.unavailable and prepared(cell, request.dataset):
-            trained = stored.experiment(cell, seeds=seeds, **how)
-            found.setdefault(key(trained), Job(cell, trained))
-    return list(found.values())
+    lacking = [(alike, missing_seeds(alike, stored, request)) for alike in found.values()]
+    return [Job(alike, stored.experiment(alike[0], seeds=seeds, **how)) for alike, seeds in lacking if seeds]
 
 
 def groups(jobs: Sequence[Job]) -> list[list[Job]]:
-    """Jobs that differ in nothing but the partition and the seeds."""
+    """Jobs that differ in nothing but the partition and the seeds; all of a group take the probes that any asks for."""
     found: dict[str, list[Job]] = {}
     for job in jobs:
         found.setdefault(key(job.experiment, without=PARTITION), []).append(job)
-    return list(found.values())
+    return [_probing(group) for group in found.values()]
 
 
-def estimate(group: Sequence[Job], stored: Stored, hardware: str) -> float | None:
-    """Seconds from stored runs of the same method, model and data on this hardware; None where there are none."""
-    same = ("method", "model", "dataset", "cohort", "local_epochs", "batch_size")
-    first = group[0].experiment
-    rates = [
-        run["seconds"] / run["rounds"] / run["lanes"]
-        for records in stored.by_key.values()
-        for record in records
-        if all(record.config[name] == _plain(first)[name] for name in same)
-        for run in record.runs
-        if run["versions"]["hardware"] == hardware and run["rounds"] >= 100  # shorter ones mostly start up
-    ]
-    lanes = sum(len(job.experiment.seeds) for job in group)
-    return min(rates) * first.rounds * lanes if rates else None
-
-
-def _plain(experiment: Experiment) -> dict[str, Any]:
-    from fedflat.experiments.config import to_dict
-
-    return to_dict(experiment)
+def _probing(group: list[Job]) -> list[Job]:
+    asked = {probe for job in group for probe in probes(job.cells)}
+    every = max(1, group[0].experiment.rounds // PROBED)
+    fields: dict[str, Any] = {"probes": tuple(sorted(asked)), "probe_every": every, "eval_every": math.gcd(every, 10)}
+    return [job._replace(experiment=replace(job.experiment, **fields)) if asked else job for job in group]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -45,10 +45,13 @@ class Record:
         return found
 
     def merged(self, other: Record) -> Record:
-        """This record with the seeds of another one of the same experiment, the other's where both have one."""
-        moved = {s: {**v, "run": v["run"] + len(self.runs)} for s, v in other.seeds.items()}
-        seeds = {**self.seeds, **moved}
-        return Record(self.cell, other.config, self.rounds, dict(sorted(seeds.items())), [*self.runs, *other.runs])
+        """This record with the seeds of another of the same experiment; the other's numbers where both have them."""
+        seeds = dict(self.seeds)
+        for seed, new in other.seeds.items():
+            old = self.seeds.get(seed, {"numbers": {}})
+            known = {**old["numbers"], **new["numbers"]}
+            seeds[seed] = {**new, "numbers": known, "run": new["run"] + len(self.runs)}
+        return replace(self, config=other.config, seeds=dict(sorted(seeds.items())), runs=[*self.runs, *other.runs])
 
 
 def numbers(result: Result, seed: int) -> dict[str, float | None]:
@@ -59,7 +62,15 @@ def numbers(result: Result, seed: int) -> dict[str, float | None]:
         "final": _percent([rows[-1]["accuracy"]]),
         "last100": _percent([row["accuracy"] for row in rows if row["round"] > end - 100]),
         "half": _percent([row["accuracy"] for row in rows if half - 100 < row["round"] <= half]),
+        **probed(rows),
     }
+
+
+def probed(rows: Sequence[dict[str, Any]]) -> dict[str, float | None]:
+    """What probes measured last, of a list the lowest."""
+    last: dict[str, Any] = next((row["probes"] for row in reversed(rows) if "probes" in row), {})
+    lowest = {name: [v for v in values if v is not None] for name, values in last.items() if isinstance(values, list)}
+    return {**last, **{name: min(values, default=None) for name, values in lowest.items()}}
 
 
 def _percent(values: Sequence[float]) -> float | None:
@@ -74,7 +85,7 @@ def curve(result: Result, seed: int) -> list[list[float]]:
 
 
 def write(folder: Path, record: Record) -> None:
-    """Store a record, beside the seeds that are stored already; equal runs are not listed twice."""
+    """Store a record, beside the seeds that are stored already."""
     path = record.path(folder)
     path.parent.mkdir(parents=True, exist_ok=True)
     old = read(path) if path.exists() else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Sequence
 
 from fedflat.papers.plan import Request, prepared
@@ -25,23 +26,30 @@ def _row(table: Table, cell: Cell, stored: Stored, request: Request) -> Row:
     name = " ".join(cell.words)
     if ours is None:
         return name, paper(cell), "–", "", state(cell, stored, request)
-    difference = "" if cell.printed is None else f"{ours.mean - cell.printed:+.2f}"
+    gap = None if cell.printed is None else ours.mean - cell.printed
+    difference = f"{gap:+.2f}" if gap is not None and math.isfinite(gap) else ""
     comparable = stored.comparable(cell, ours)
     said = verdict(table, cell, stored) if comparable else f"{ours.rounds} of {cell.setting['rounds']} rounds"
     if request.dataset:
         difference, said = "", f"on {request.dataset}, {ours.rounds} rounds"
-    return name, paper(cell), own(ours), difference, said
+    return name, paper(cell), own(cell, ours), difference, said
 
 
 def paper(cell: Cell) -> str:
     """The number as printed."""
     if cell.printed is None:
         return "does not converge" if cell.failed else "–"
+    if math.isinf(cell.printed):
+        return "not reached"
     return f"{cell.printed:g}" if cell.spread is None else f"{cell.printed:.2f} ± {cell.spread:.2f}"
 
 
-def own(ours: Ours) -> str:
-    """Ours, with the number of seeds where there are several."""
+def own(cell: Cell, ours: Ours) -> str:
+    """Ours, with the number of seeds."""
+    if math.isinf(ours.mean):
+        return "not reached"
+    if cell.measure == "models":
+        return f"{ours.mean:g}"
     lost = f", {ours.diverged} diverged" if ours.diverged else ""
     several = f" ± {ours.std:.2f} ({len(ours.values)} seeds{lost})" if len(ours.values) > 1 else " (1 seed" + lost + ")"
     return f"{ours.mean:.2f}{several}"

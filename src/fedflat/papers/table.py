@@ -2,43 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from typing import Any, NamedTuple
+from typing import Any
+
+from fedflat.papers.measures import MEASURES
 
 Words = tuple[str, ...]
 Meaning = Callable[[Words], dict[str, Any]]  # a cell's words as fields of Experiment
-
-
-class Measure(NamedTuple):
-    """What a number says."""
-
-    text: str
-    unit: str = ""
-    higher: bool = True  # whether more is better
-
-
-MEASURES = {
-    "final": Measure("accuracy in the last round", "%"),
-    "last100": Measure("mean accuracy over the last 100 rounds", "%"),
-    "half": Measure("mean accuracy over the last 100 rounds of the first half", "%"),
-    "rounds": Measure("rounds until FedAvg's final accuracy", higher=False),
-    "sent": Measure("hundreds of models sent per client until FedAvg's final accuracy", higher=False),
-    "models": Measure("models sent per client and round", higher=False),
-    "lambda1": Measure("largest Hessian eigenvalue λ1", higher=False),
-    "ratio": Measure("λ1 / λ5", higher=False),
-    "lpf": Measure("loss under Gaussian noise", higher=False),
-    "discrepancy": Measure("flatness discrepancy Δ_F", higher=False),
-    "lambda-local": Measure("λ1 of local models on their own data, mean over clients", higher=False),
-    "lambda-global": Measure("λ1 of local models on all data, mean over clients", higher=False),
-    "tuned-1": Measure("mean accuracy of clients after 1 epoch of fine-tuning", "%"),
-    "tuned-5": Measure("mean accuracy of clients after 5 epochs of fine-tuning", "%"),
-    "knn-1": Measure("the same with kNN-Per, 1 epoch", "%"),
-    "knn-5": Measure("the same with kNN-Per, 5 epochs", "%"),
-    "alone": Measure("mean accuracy of clients that train alone", "%"),
-}
 
 
 @dataclass(frozen=True)
@@ -63,8 +37,14 @@ class Cell:
 
     @property
     def group(self) -> Words:
-        """Column and row without the row's last word, which is the method."""
-        return (*self.column.split(), *self.row.split()[:-1])
+        """The cell's words but for the method, which is the last of the row's that names no measure."""
+        before, _, after = self.row.rpartition(self.method)
+        return (*self.column.split(), *before.split(), *after.split())
+
+    @property
+    def method(self) -> str:
+        """The word for the method."""
+        return next(word for word in reversed(self.row.split()) if word not in MEASURES)
 
     @property
     def name(self) -> str:
@@ -93,7 +73,7 @@ class Table:
     variants: tuple[Cell, ...] = field(default=())
 
     def rivals(self, cell: Cell) -> list[Cell]:
-        """The cells that a cell is compared with: their names differ in the last word."""
+        """The cells that a cell is compared with: all but the method is the same."""
         return [other for other in self.cells if other.group == cell.group and other.words != cell.words]
 
     def beside(self, other: Table) -> Table:
@@ -113,19 +93,19 @@ def table(
     measure: str = "final",
     note: str = "",
     spread: str = "seeds",
-    unavailable: str = "",
+    unavailable: Mapping[str, str] | None = None,
     variants: Mapping[str, Change] | None = None,
 ) -> Table:
     """A table from the text of its rows: a name, then one value per column, as printed (. where there is none).
 
-    A column's last word may name its measure. Values are 51.48(3.41), 51.48±3.41, 51.48, X (did not converge) or ?
-    (no number printed).
+    Values are 51.48(3.41), 51.48±3.41, 51.48, X (did not converge), - (not reached) or ? (no number printed). A word of
+    the column or row may name the measure. `unavailable` says why cells with a word (* for all) cannot be had here.
     """
     cells = []
     for row, values in grid(rows, len(columns)):
         for column, value in zip(columns, values, strict=True):
             if value != ".":
-                cells.append(_cell(name, column, row, value, measure, meaning, unavailable))
+                cells.append(_cell(name, column, row, value, measure, meaning, unavailable or {}))
     others = [
         replace(cell, setting={**cell.setting, **change}, variant=variant)
         for variant, vary in (variants or {}).items()
@@ -144,21 +124,24 @@ def grid(text: str, columns: int) -> Iterator[tuple[str, list[str]]]:
         yield " ".join(words[:-columns]), words[-columns:]
 
 
-def _cell(name: str, column: str, row: str, value: str, measure: str, meaning: Meaning, unavailable: str) -> Cell:
-    *words, last = [*column.split(), *row.split()]
-    named = [word for word in [*words, last] if word in MEASURES]
-    rest = tuple(word for word in [*words, last] if word not in MEASURES)
-    number, spread = _value(value)
-    used = named[-1] if named else measure
-    return Cell(name, column, row, meaning(rest), used, number, spread, value == "X", unavailable)
+def _cell(
+    name: str, column: str, row: str, value: str, measure: str, meaning: Meaning, unavailable: Mapping[str, str]
+) -> Cell:
+    words = [*column.split(), *row.split()]
+    used = next((word for word in words if word in MEASURES), measure)
+    rest = tuple(word for word in words if word not in MEASURES)
+    never = next((unavailable[word] for word in [*words, "*"] if word in unavailable), "")
+    return Cell(name, column, row, meaning(rest), used, *_value(value), value == "X", never)
 
 
 def _value(text: str) -> tuple[float | None, float | None]:
     """A number and its ±."""
     if text in ("X", "?"):
         return None, None
+    if text == "-":
+        return math.inf, None
     number, *spread = re.split(r"[(±]", text.rstrip(")"))
-    return float(number), float(spread[0]) if spread and spread[0] != "Failed" else None
+    return float(number), float(spread[0]) if spread else None
 
 
 PARTITIONS = {"lda": ("lda", "alpha"), "alpha": ("dirichlet", "alpha"), "shards": ("shards", "shards")}

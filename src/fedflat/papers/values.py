@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,7 +35,7 @@ class Ours(NamedTuple):
     @property
     def std(self) -> float:
         """Over seeds; 0 for one."""
-        return mean_std(self.values)[1]
+        return mean_std(self.values)[1] if math.isfinite(self.mean) else 0.0
 
 
 def as_printed(cell: Cell) -> dict[str, Any]:
@@ -47,9 +48,10 @@ class Stored:
 
     def __init__(self, folder: Path, changes: Callable[[Cell], dict[str, Any]] = as_printed) -> None:
         self.folder, self.changes = folder, changes
-        self.by_key: dict[str, list[Record]] = {}
+        self.records: dict[str, dict[int, Record]] = {}  # by key and rounds
         for record in read_all(folder):
-            self.by_key.setdefault(record.key, []).append(record)
+            same = self.records.setdefault(record.key, {})
+            same[record.rounds] = same[record.rounds].merged(record) if record.rounds in same else record
 
     def experiment(self, cell: Cell, **more: Any) -> Experiment:
         """What stands for a cell here."""
@@ -61,9 +63,8 @@ class Stored:
 
     def record(self, trained: Experiment) -> Record | None:
         """What is stored of an experiment: all its rounds, or else as many as there are."""
-        found = self.by_key.get(key(trained), [])
-        exact = [record for record in found if record.rounds == trained.rounds]
-        return max(exact or found, key=lambda record: record.rounds, default=None)
+        found = self.records.get(key(trained), {})
+        return found.get(trained.rounds) or found.get(max(found, default=0))
 
     def ours(self, cell: Cell) -> Ours | None:
         """Our numbers for a cell, None where there are none."""
@@ -81,22 +82,21 @@ class Stored:
         return Ours(values, record.rounds, lost) if values else None
 
     def _until_fedavg(self, cell: Cell, record: Record) -> Ours | None:
-        """Rounds until FedAvg's final accuracy, or the models sent by then."""
+        """Rounds until FedAvg's final accuracy, or the models sent by then; infinite where a seed is not there."""
+        if isinstance(cell.setting["method"], FedAvg):
+            return Ours([record.rounds], record.rounds)
         goal = self.record(self.experiment(cell, method=FedAvg()))
         if goal is None or goal.rounds != record.rounds:
             return None
         target = mean_std([v for s in goal.seeds if (v := goal.numbers(s).get("last100")) is not None])[0]
         firsts = [first_reaching(record.seeds[s]["curve"], target) for s in record.seeds]
-        reached = [float(first) for first in firsts if first is not None]
-        if not reached or len(reached) < len(firsts):
-            return None
         factor = models(self.experiment(cell)) / 100 if cell.measure == "sent" else 1.0
-        return Ours([factor * first for first in reached], record.rounds)
+        return Ours([factor * first for first in firsts], record.rounds)
 
 
-def first_reaching(curve: Sequence[Sequence[float]], target: float) -> float | None:
-    """The first stored round whose accuracy is `target` or more."""
-    return next((round for round, accuracy in curve if accuracy >= target), None)
+def first_reaching(curve: Sequence[Sequence[float]], target: float) -> float:
+    """The first stored round whose accuracy is `target` or more, infinity where there is none."""
+    return next((round for round, accuracy in curve if accuracy >= target), math.inf)
 
 
 def models(trained: Experiment) -> float:

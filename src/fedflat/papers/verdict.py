@@ -11,6 +11,8 @@ that neither ± knows of. A ± over clients, as in FedSOL's Table 9, does not co
 - outside, no rival yet: it is more, and no rival that counts has a number.
 - fails too, trains here: for what the paper prints as not converging; up to 1.5 times the accuracy of guessing fails.
 
+An accuracy that is not reached (Tables of rounds) is reproduced where ours is not reached either.
+
 No verdict without a printed number, without ours, or after fewer rounds than the paper's.
 """
 
@@ -19,7 +21,8 @@ from __future__ import annotations
 import math
 
 from fedflat.papers.cells import chance
-from fedflat.papers.table import MEASURES, Cell, Table
+from fedflat.papers.measures import MEASURES
+from fedflat.papers.table import Cell, Table
 from fedflat.papers.values import Ours, Stored
 
 WITHIN, RANKING, NOT, OUTSIDE = "within 2 sd", "same ranking", "not reproduced", "outside, no rival yet"
@@ -43,6 +46,8 @@ def verdict(table: Table, cell: Cell, stored: Stored) -> str:
         return FAILS if ours.diverged or ours.mean <= 1.5 * chance(cell) else TRAINS
     if cell.printed is None:
         return ""
+    if math.isinf(cell.printed) or math.isinf(ours.mean):
+        return WITHIN if cell.printed == ours.mean else NOT
     if abs(ours.mean - cell.printed) <= allowed(cell, ours, table.spread):
         return WITHIN
     sides = _sides(table, cell, ours, stored)
@@ -58,6 +63,6 @@ def _sides(table: Table, cell: Cell, ours: Ours, stored: Stored) -> list[bool]:
         if rival.printed is None or theirs is None or not stored.comparable(rival, theirs):
             continue
         gap = cell.printed - rival.printed
-        if abs(gap) > max(allowed(cell, None, table.spread), allowed(rival, None, table.spread)):
+        if math.isfinite(gap) and abs(gap) > max(allowed(cell, None, table.spread), allowed(rival, None, table.spread)):
             sides.append((ours.mean - theirs.mean) * gap > 0)
     return sides
