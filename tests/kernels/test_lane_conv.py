@@ -16,6 +16,8 @@ from torch.func import functional_call, grad, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from fedflat.kernels import LaneConv2d, conv2d, lanes, patches, use_lane_ops
+from fedflat.kernels.layers import LaneConvPool
+from fedflat.kernels.pool import spread_pool
 
 HOW = {
     "plain": ((1, 1), (0, 0), (1, 1), 1),
@@ -139,6 +141,39 @@ def test_a_model_keeps_its_parameters_and_function():
     assert type(model[0]) is nn.Conv2d
     x = torch.randn(2, 3, 5, 5)
     torch.testing.assert_close(functional_call(fast, dict(model.named_parameters()), x), model(x))
+
+
+@pytest.mark.parametrize("pool", [nn.MaxPool2d(2), nn.MaxPool2d((2, 2), stride=2)], ids=["2", "pair"])
+def test_convolution_relu_and_pooling_become_one_layer(pool):
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), pool, nn.Conv2d(4, 2, 1), nn.ReLU(), nn.MaxPool2d(3))
+    fast = use_lane_ops(model)
+    assert [type(m) for m in fast][:4] == [LaneConvPool, nn.Identity, nn.Identity, LaneConv2d]
+    assert type(fast[5]) is nn.MaxPool2d
+    x = torch.randn(2, 3, 11, 10, dtype=torch.float64)
+    params = {name: p.detach().double() for name, p in model.named_parameters()}
+    got, expected = (grad(lambda p, m: functional_call(m, p, x).sin().sum())(params, m) for m in (fast, model))
+    torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("size", [(6, 8), (7, 6), (2, 3)])
+def test_pooling_picks_what_torch_picks(size):
+    """Values are rounded, so that windows with equal largest values occur."""
+    x = (3 * torch.randn(3, 2, 4, *size, generator=torch.Generator().manual_seed(0), dtype=torch.float64)).round()
+
+    def slopes(pool):
+        return vmap(grad(lambda x: (pool(x) * pool(x).detach().sin()).sum()))(x)
+
+    def curved(pool):
+        return grad(lambda x: grad(lambda x: pool(x).pow(3).sum())(x).square().sum())(x[0])
+
+    torch.testing.assert_close(vmap(spread_pool)(x), vmap(lambda x: F.max_pool2d(x, 2))(x))
+    for measure in (slopes, curved):
+        torch.testing.assert_close(measure(spread_pool), measure(lambda x: F.max_pool2d(x, 2)))
+
+
+def test_pooling_hides_no_nan():
+    x = torch.tensor([[[[0.0, torch.nan], [1.0, 2.0]]], [[[torch.nan, 0.0], [1.0, 2.0]]]])
+    assert spread_pool(x).isnan().all()
 
 
 @pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")

@@ -58,6 +58,11 @@ _lane_input_grad.register_fake(lanes.empty_input_grad)
 _lane_weight_grad.register_fake(lanes.empty_weight_grad)
 
 
+def _twin(op: Any, plain: Any, a: Tensor, b: Tensor, how: Any) -> Any:
+    """The twin over lanes: an operator of its own, or plain operations around the Triton kernels."""
+    return plain if lanes.covered(a, b, how) else op
+
+
 def _stack(t: Tensor, dim: int | None, count: int) -> Tensor:
     """The lanes of t in front; a tensor all lanes share is repeated without a copy."""
     return t.expand(count, *t.shape) if dim is None else t.movedim(dim, 0)
@@ -70,23 +75,26 @@ def _shared(op: Any, t: Tensor, dim: int | None, count: int, *rest: Any) -> Tens
 
 @_conv.register_vmap
 def _(info: Any, dims: Any, x: Tensor, w: Tensor, b: Tensor | None, *how: Any) -> tuple[Tensor, int]:
+    twin = _twin(_lane_conv, lanes.conv, x, w, how)
     if dims[1] is None and dims[2] is None:
         bias = None if b is None else b[None]
-        return _shared(_lane_conv, x, dims[0], info.batch_size, w[None], bias, *how), 0
+        return _shared(twin, x, dims[0], info.batch_size, w[None], bias, *how), 0
     stacked = [None if t is None else _stack(t, d, info.batch_size) for t, d in zip((x, w, b), dims, strict=False)]
-    return _lane_conv(*stacked, *how), 0
+    return twin(*stacked, *how), 0
 
 
 @_input_grad.register_vmap
 def _(info: Any, dims: Any, g: Tensor, w: Tensor, *rest: Any) -> tuple[Tensor, int]:
+    twin = _twin(_lane_input_grad, lanes.input_grad, g, w, rest[1:])
     if dims[1] is None:
-        return _shared(_lane_input_grad, g, dims[0], info.batch_size, w[None], *rest), 0
-    return _lane_input_grad(*(_stack(t, d, info.batch_size) for t, d in zip((g, w), dims, strict=False)), *rest), 0
+        return _shared(twin, g, dims[0], info.batch_size, w[None], *rest), 0
+    return twin(*(_stack(t, d, info.batch_size) for t, d in zip((g, w), dims, strict=False)), *rest), 0
 
 
 @_weight_grad.register_vmap
 def _(info: Any, dims: Any, g: Tensor, x: Tensor, *rest: Any) -> tuple[Tensor, int]:
-    return _lane_weight_grad(*(_stack(t, d, info.batch_size) for t, d in zip((g, x), dims, strict=False)), *rest), 0
+    twin = _twin(_lane_weight_grad, lanes.weight_grad, g, x, rest[1:])
+    return twin(*(_stack(t, d, info.batch_size) for t, d in zip((g, x), dims, strict=False)), *rest), 0
 
 
 class _Bilinear(torch.autograd.Function):

@@ -4,26 +4,63 @@ from __future__ import annotations
 
 import copy
 
+import torch
 from torch import Tensor, nn
 
 from fedflat.kernels.conv import conv2d
+from fedflat.kernels.pool import max_pool
 
 
 class LaneConv2d(nn.Conv2d):
     """nn.Conv2d whose vmap over clients is one launch per pass instead of a grouped convolution."""
 
     def forward(self, x: Tensor) -> Tensor:
+        return self._convolve(x, self.bias)
+
+    def _convolve(self, x: Tensor, bias: Tensor | None) -> Tensor:
         assert isinstance(self.padding, tuple)
-        return conv2d(x, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
+        return conv2d(x, self.weight, bias, self.stride, self.padding, self.dilation, self.groups)
+
+
+class LaneConvPool(LaneConv2d):
+    """Convolution, ReLU and 2x2 max-pooling in the order that touches least memory.
+
+    pool(relu(conv(x) + b)) = relu(pool(conv(x)) + b), for adding b and ReLU are monotone.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = max_pool(self._convolve(x, None))
+        return torch.relu(y if self.bias is None else y + self.bias[:, None, None])
 
 
 def use_lane_ops(model: nn.Module) -> nn.Module:
     """A copy of `model` with every zero-padded nn.Conv2d made a LaneConv2d; parameters keep names and values.
 
-    Subclasses of nn.Conv2d stay as they are, since they may compute something else.
+    In an nn.Sequential, a ReLU and a 2x2 max-pooling that follow are taken into a LaneConvPool. Subclasses of these
+    layers stay as they are, since they may compute something else.
     """
     model = copy.deepcopy(model)
     for module in model.modules():
         if type(module) is nn.Conv2d and module.padding_mode == "zeros" and isinstance(module.padding, tuple):
             module.__class__ = LaneConv2d
+    for sequence in (module for module in model.modules() if type(module) is nn.Sequential):
+        _take_in_pooling(sequence)
     return model
+
+
+def _take_in_pooling(sequence: nn.Sequential) -> None:
+    """Make each conv, ReLU, max-pooling in a row one layer; the places of the others stay, empty."""
+    for place in range(len(sequence) - 2):
+        conv, relu, pool = list(sequence.children())[place : place + 3]
+        if type(conv) is LaneConv2d and type(relu) is nn.ReLU and _is_plain_pooling(pool):
+            conv.__class__ = LaneConvPool
+            sequence[place + 1], sequence[place + 2] = nn.Identity(), nn.Identity()
+
+
+def _is_plain_pooling(layer: nn.Module) -> bool:
+    """Whether a layer takes the largest of each 2x2 pixels and no more."""
+    if type(layer) is not nn.MaxPool2d:
+        return False
+    pairs = [(n, n) if isinstance(n, int) else tuple(n) for n in (layer.kernel_size, layer.stride, layer.padding)]
+    plain = not layer.ceil_mode and not layer.return_indices and layer.dilation in (1, (1, 1))
+    return plain and pairs == [(2, 2), (2, 2), (0, 0)]
