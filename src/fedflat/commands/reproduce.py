@@ -10,6 +10,7 @@ from typing import Literal
 
 from fedflat.commands.parse import leading, parse
 from fedflat.errors import UserError
+from fedflat.experiments.experiment import Experiment
 from fedflat.options import Count, Index
 
 PROG = "fedflat reproduce [TABLE]"
@@ -62,6 +63,7 @@ def reproduce_command(words: list[str]) -> None:
     options = parse(ReproduceOptions, flags, PROG)
     if len(names) > 1:
         raise UserError(f"reproduce {' '.join(names)}: name one table; fedflat reproduce lists them")
+    Experiment(seeds=options.seeds).check()
     from fedflat.papers.command import list_tables, one_table, write_page
     from fedflat.papers.plan import Request
 

@@ -40,7 +40,7 @@ def key(experiment: Experiment, without: tuple[str, ...] = ("rounds",)) -> str:
 
 def every_cell() -> list[Cell]:
     """The cells of all tables, their variants after them; the main tables first."""
-    tables = sorted(TABLES.values(), key=lambda table: table.name not in MAIN)
+    tables = [TABLES[name] for name in dict.fromkeys([*MAIN, *TABLES])]
     return [cell for table in tables for cell in (*table.cells, *table.variants)]
 
 

@@ -22,6 +22,7 @@ class Claim:
     best: str
     than: tuple[str, ...] = ()
     margin: float = 0.0
+    printed: str = HOLDS  # what the table itself says of it
 
     def pairs(self) -> list[tuple[Cell, Cell]]:
         """Every cell of `best` beside each that it shall beat."""

@@ -26,7 +26,7 @@ def list_tables(request: Request, form: str = "text") -> None:
 
 def _counts(table: Table, stored: Stored, request: Request) -> tuple[str, ...]:
     """How many cells there are, are done, can be trained, lack data, and cannot be trained."""
-    done = [cell for cell in table.cells if stored.ours(cell)]
+    done = [cell for cell in table.cells if (ours := stored.ours(cell)) and stored.comparable(cell, ours)]
     rest = [cell for cell in table.cells if cell not in done]
     never = [cell for cell in rest if cell.unavailable]
     bare = [cell for cell in rest if not cell.unavailable and not prepared(cell, request.dataset)]

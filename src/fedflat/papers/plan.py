@@ -40,7 +40,8 @@ class Request:
 
     def changes(self, cell: Cell) -> dict[str, Any]:
         """Fields of Experiment that differ from the paper's on purpose."""
-        rounds = {} if self.rounds is None else {"rounds": self.rounds}
+        often = {"checkpoint_every": min(cell.setting["checkpoint_every"], max(1, (self.rounds or 0) // 10))}
+        rounds = {} if self.rounds is None else {"rounds": self.rounds, **often}
         return {**rounds, **({} if self.dataset is None else elsewhere(cell, self.dataset))}
 
     def stored(self) -> Stored:

@@ -26,13 +26,11 @@ def _row(table: Table, cell: Cell, stored: Stored, request: Request) -> Row:
     name = " ".join(cell.words)
     if ours is None:
         return name, paper(cell), "–", "", state(cell, stored, request)
-    gap = None if cell.printed is None else ours.mean - cell.printed
-    difference = f"{gap:+.2f}" if gap is not None and math.isfinite(gap) else ""
-    comparable = stored.comparable(cell, ours)
-    said = verdict(table, cell, stored) if comparable else f"{ours.rounds} of {cell.setting['rounds']} rounds"
-    if request.dataset:
-        difference, said = "", f"on {request.dataset}, {ours.rounds} rounds"
-    return name, paper(cell), own(cell, ours), difference, said
+    if not stored.comparable(cell, ours):
+        where = f"on {request.dataset}, " if request.dataset else ""
+        return name, paper(cell), own(cell, ours), "", f"{where}{ours.rounds} of {cell.setting['rounds']} rounds"
+    gap = math.nan if cell.printed is None else ours.mean - cell.printed
+    return name, paper(cell), own(cell, ours), f"{gap:+.2f}" if math.isfinite(gap) else "", verdict(table, cell, stored)
 
 
 def paper(cell: Cell) -> str:

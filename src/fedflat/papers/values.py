@@ -69,6 +69,8 @@ class Stored:
     def ours(self, cell: Cell) -> Ours | None:
         """Our numbers for a cell, None where there are none."""
         trained = self.experiment(cell)
+        if cell.unavailable:
+            return None
         if cell.measure == "models":
             return Ours([models(trained)], trained.rounds)
         record = self.record(trained)

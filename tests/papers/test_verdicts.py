@@ -1,0 +1,205 @@
+"""Verdicts and claims, on results that might have come out."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+from made_up import find, store
+
+from fedflat.errors import UserError
+from fedflat.papers.catalogue import find_table
+from fedflat.papers.claims import CLAIMS, Claim
+from fedflat.papers.estimate import estimate
+from fedflat.papers.plan import Job, Request, groups, jobs, missing_seeds
+from fedflat.papers.record import curve, numbers, read
+from fedflat.papers.render import own, rows
+from fedflat.papers.values import Stored, first_reaching
+from fedflat.papers.verdict import FAILS, NOT, OUTSIDE, RANKING, TRAINS, WITHIN, allowed, verdict
+
+FEDAVG = "fedsol/table2 cifar10 lda-0.1 fedavg"  # 56.13 ± 0.78
+FEDSOL = "fedsol/table2 cifar10 lda-0.1 fedsol"  # 64.13 ± 0.46
+
+
+def judged(folder: Path, name: str) -> str:
+    return verdict(find_table(name.split()[0]), find(name), Stored(folder))
+
+
+@pytest.mark.parametrize(
+    ("fedavg", "fedsol", "expected"),
+    [
+        ((), (), ""),
+        ((), (64.0,), WITHIN),
+        ((), (62.0, 66.0, 64.0), WITHIN),
+        ((), (70.0,), OUTSIDE),
+        ((60.0,), (70.0,), RANKING),
+        ((71.0,), (70.0,), NOT),
+        ((71.0,), (64.0,), WITHIN),
+    ],
+)
+def test_verdicts(tmp_path: Path, fedavg: tuple[float, ...], fedsol: tuple[float, ...], expected: str) -> None:
+    for name, values in ((FEDAVG, fedavg), (FEDSOL, fedsol)):
+        if values:
+            store(tmp_path, name, *values)
+    assert judged(tmp_path, FEDSOL) == expected
+
+
+def test_allowed_distance(tmp_path: Path) -> None:
+    store(tmp_path, FEDSOL, 63.0, 64.0, 65.0)
+    ours = Stored(tmp_path).ours(find(FEDSOL))
+    assert allowed(find(FEDSOL), ours) == pytest.approx(2 * math.sqrt(0.46**2 + 1 + 0.5**2))
+    assert allowed(find(FEDSOL), None, "clients") == pytest.approx(1.0)
+    flat = find("fedgloss/table8 cnn cifar10 alpha-0 fedgloss")
+    assert allowed(flat, None) == pytest.approx(2 * math.hypot(0.05, 0.05 * 2.03))
+
+
+def test_no_verdict_after_fewer_rounds(tmp_path: Path) -> None:
+    store(tmp_path, FEDSOL, 64.0, rounds=100)
+    assert judged(tmp_path, FEDSOL) == ""
+    (row,) = rows(find_table("fedsol/table2"), [find(FEDSOL)], Stored(tmp_path), Request(results=tmp_path))
+    assert row[2:] == ("64.00 (1 seed)", "", "100 of 300 rounds")
+
+
+def test_close_rivals_do_not_count(tmp_path: Path) -> None:
+    store(tmp_path, FEDSOL, 70.0)
+    store(tmp_path, "fedsol/table2 cifar10 lda-0.1 fedntd", 75.0)  # 63.16±1.02 is no further than allowed from 64.13
+    assert judged(tmp_path, FEDSOL) == OUTSIDE
+
+
+@pytest.mark.parametrize(
+    ("value", "diverged", "expected"), [(1.2, False, FAILS), (30.0, True, FAILS), (30.0, False, TRAINS)]
+)
+def test_what_does_not_converge(tmp_path: Path, value: float, diverged: bool, expected: str) -> None:
+    name = "fedgloss/table3 cnn cifar100 alpha-0 feddyn"
+    store(tmp_path, name, value, diverged=diverged)
+    assert judged(tmp_path, name) == expected
+
+
+def test_less_is_better_for_eigenvalues(tmp_path: Path) -> None:
+    ours, theirs = (f"fedgloss/table8 cnn cifar10 alpha-0 {name}" for name in ("fedgloss", "fedsam"))
+    store(tmp_path, ours, 5.0)
+    store(tmp_path, theirs, 9.0)
+    assert judged(tmp_path, ours) == RANKING
+    flattest = Claim("", "fedgloss/table8", "cnn cifar10 alpha-0", "fedgloss", ("fedsam",))
+    assert flattest.check(Stored(tmp_path)) == "holds"
+
+
+def test_one_training_serves_several_tables(tmp_path: Path) -> None:
+    store(tmp_path, FEDAVG, 56.0)
+    stored = Stored(tmp_path)
+    for name in (
+        "fedsol/table1 cifar10 lda-0.1 none",
+        "fedsol/table12 cifar10 lda-0.1 A0",
+        "fedsol/table5 cifar10 lda-0.1 fedavg",
+    ):
+        ours = stored.ours(find(name))
+        assert ours is not None
+        assert ours.mean == 56.0
+    assert stored.ours(find("fedsol/figure5 cifar10 lda-0.1 drift.global_local fedavg")) is None
+
+
+def test_rounds_until_fedavg(tmp_path: Path) -> None:
+    place = "cnn cifar10 alpha-0"
+    name = f"fedgloss/table10 {place} rounds fedgloss"
+    store(tmp_path, f"fedgloss/table3 {place} fedgloss", 80.0, 81.0, curve=[[200, 50.0], [2200, 61.0], [10_000, 80.0]])
+    assert Stored(tmp_path).ours(find(name)) is None
+    store(tmp_path, f"fedgloss/table3 {place} fedavg", 60.0)
+    ours = Stored(tmp_path).ours(find(name))
+    assert ours is not None
+    assert ours.values == [2200, 2200]
+    assert judged(tmp_path, name) == WITHIN
+    store(tmp_path, f"fedgloss/table3 {place} scaffold", 30.0, curve=[[10_000, 30.0]])
+    lost = f"fedgloss/table10 {place} rounds scaffold"
+    assert judged(tmp_path, lost) == WITHIN
+    missed = Stored(tmp_path).ours(find(lost))
+    assert missed is not None
+    assert own(find(lost), missed) == "not reached"
+    assert first_reaching([[1, 10.0], [2, 20.0], [3, 15.0]], 15.0) == 2
+
+
+def test_claims(tmp_path: Path) -> None:
+    claim = Claim("", "fedsol/table2", "cifar10 lda-*", "fedsol", ("fedavg",))
+    assert len(claim.pairs()) == 4
+    assert claim.check(Stored(tmp_path)) == "not run yet"
+    store(tmp_path, FEDSOL, 64.0)
+    assert claim.check(Stored(tmp_path)) == "not run yet"
+    store(tmp_path, FEDAVG, 56.0)
+    assert claim.check(Stored(tmp_path)) == "holds where run (1 of 4 comparisons)"
+    store(tmp_path, "fedsol/table2 cifar10 lda-0.5 fedavg", 76.0)
+    store(tmp_path, "fedsol/table2 cifar10 lda-0.5 fedsol", 75.0)
+    assert claim.check(Stored(tmp_path)) == "does not hold here (1 of 2 comparisons fail)"
+
+
+def test_claims_hold_in_the_papers_themselves(tmp_path: Path) -> None:
+    """Printed numbers as results: what a paper claims, its table must show."""
+    for claim in CLAIMS:
+        folder = tmp_path / str(CLAIMS.index(claim))
+        cells = {cell.name: cell for pair in claim.pairs() for cell in pair}
+        assert cells, claim.text
+        for name, cell in cells.items():
+            if cell.printed is not None:
+                store(folder, name, cell.printed)
+        assert claim.check(Stored(folder)).startswith(claim.printed), claim.text
+
+
+def test_missing_seeds_and_measures(tmp_path: Path) -> None:
+    cell, request = find(FEDAVG), Request(results=tmp_path, seeds=(0, 1, 2))
+    assert missing_seeds([cell], Stored(tmp_path), request) == (0, 1, 2)
+    store(tmp_path, FEDAVG, 56.0, 57.0)
+    record = read(next(tmp_path.glob("*/*/*.json")))
+    assert set(record.seeds) == {"0", "1"}
+    assert missing_seeds([cell], Stored(tmp_path), request) == (0, 1, 2), "λ1 is asked for by Figure 7"
+    for seed in record.seeds.values():
+        seed["numbers"]["lambda1"] = None
+    next(tmp_path.glob("*/*/*.json")).write_text(json.dumps(asdict(record)), encoding="utf-8")
+    assert missing_seeds([cell], Stored(tmp_path), request) == (2,)
+
+
+def test_partitions_are_trained_together(tmp_path: Path) -> None:
+    cells = [cell for cell in find_table("fedsol/table2").cells if cell.words[0] == "cifar10"]
+    request = Request(results=tmp_path, dataset="digits")
+    found = groups(jobs(cells, request.stored(), request))
+    assert [len(group) for group in found] == [8] * 8
+    assert len({group[0].experiment.method for group in found}) == 8
+
+
+def test_estimate_from_stored_runs(tmp_path: Path) -> None:
+    store(tmp_path, FEDAVG, 56.0)
+    cell = find("fedsol/table2 cifar10 lda-0.3 fedavg")
+    request = Request(results=tmp_path, runs=tmp_path / "runs")
+    job = Job([cell], request.stored().experiment(cell, seeds=(0, 1)))
+    assert estimate([job], request, request.stored(), "h") == pytest.approx(0.5 * 300 * 2)
+    assert estimate([job], request, request.stored(), "other") is None
+    folder = request.folder(job)
+    folder.mkdir(parents=True)
+    (folder / "metrics.jsonl").write_text('{"round": 200}\n', encoding="utf-8")
+    assert estimate([job], request, request.stored(), "h") == pytest.approx(0.5 * 100 * 2)
+
+
+def test_damaged_results_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "fedsol" / "table2" / "x.json"
+    path.parent.mkdir(parents=True)
+    path.write_text("{", encoding="utf-8")
+    with pytest.raises(UserError, match=r"x\.json: not a stored result"):
+        Stored(tmp_path)
+
+
+class Played:
+    """A result with this history."""
+
+    def __init__(self, accuracies: dict[int, float]) -> None:
+        self.rounds = max(accuracies)
+        self.history = [{"round": r, "seed": 0, "accuracy": a} for r, a in accuracies.items()]
+
+
+def test_numbers_of_a_history() -> None:
+    result = Played({r: r / 1000 for r in range(10, 1001, 10)})
+    found = numbers(result, 0)  # type: ignore[arg-type]
+    assert found == {"final": 100.0, "last100": pytest.approx(95.5), "half": pytest.approx(45.5)}
+    points = curve(result, 0)  # type: ignore[arg-type]
+    assert len(points) == 50
+    assert points[0] == [20, 2.0]
+    assert points[-1] == [1000, 100.0]
