@@ -2,7 +2,7 @@
 
 down w̃, ρ_l(t) | up w_k − w̃ | client keeps σ_k | server keeps w, σ, Δ̃, t
 
-w̃ = w + ρ(t) Δ̃ / ‖Δ̃‖
+w̃ = w + ρ Δ̃ / ‖Δ̃‖
 direction = ∇f(w_k + ρ_l(t) ∇f(w_k) / ‖∇f(w_k)‖) − σ_k + (w_k − w̃) / β
 σ_k ← σ_k − (w_k − w̃) / β;  σ ← σ − Σ_S (w_k − w̃) / (β N);  w ← w + Σ p_k (w_k − w̃) − β σ;  Δ̃ ← −Σ p_k (w_k − w̃)
 """
@@ -56,7 +56,7 @@ class FedGloSS(Method):
     beta: Positive = 10.0
     """β: inverse weight of the ADMM penalty."""
     warmup: Index = 0
-    """T_s: rounds over which both radii rise linearly from 0.001; 0 keeps them constant."""
+    """T_s: rounds over which the clients' radius rises linearly from 0.001; 0 keeps it constant."""
     dual: Literal["paper", "released"] = "paper"
     """Divisor of the server's dual: all clients N (the paper) or N times the cohort (the released code)."""
 
@@ -70,8 +70,8 @@ class FedGloSS(Method):
 
     def broadcast(self, server: Server) -> Message:
         """Climb along the last pseudo-gradient (lines 4-5)."""
-        climb = self._radius(self.rho, server.round) * unit(server.pseudo_grad)
-        return Message(server.params + climb, self._radius(self.rho_local, server.round))
+        climb = self.rho * unit(server.pseudo_grad)
+        return Message(server.params + climb, self._radius(server.round))
 
     def step(self, task: Task, w: Tensor, batch: Batch, msg: Message, client: Client) -> tuple[Tensor, Client]:
         """SAM's gradient, the dual and the penalty (lines 12-15)."""
@@ -90,8 +90,8 @@ class FedGloSS(Method):
         params = server.params + cohort.mean.delta - self.beta * sigma
         return Server(params, sigma, -cohort.mean.delta, server.round + 1)
 
-    def _radius(self, radius: float, t: Tensor) -> Tensor:
-        """ρ(t) = 0.001 + (ρ − 0.001) t / T_s until round T_s."""
-        if not self.warmup or not radius:
-            return torch.full_like(t, radius)
-        return 0.001 + (radius - 0.001) * (t / self.warmup).clamp(max=1)
+    def _radius(self, t: Tensor) -> Tensor:
+        """ρ_l(t) = 0.001 + (ρ_l − 0.001) t / T_s until round T_s (Appendix C)."""
+        if not self.warmup or not self.rho_local:
+            return torch.full_like(t, self.rho_local)
+        return 0.001 + (self.rho_local - 0.001) * (t / self.warmup).clamp(max=1)
