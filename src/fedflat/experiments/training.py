@@ -25,6 +25,7 @@ from fedflat.privacy import spent
 from fedflat.probes.lookout import Lookout
 from fedflat.transfer import send
 
+RARELY = 20  # checkpoints of large states take at most about one part in so many of the time
 Watcher = Callable[[int, list[dict[str, Any]]], None]  # called after each round with the newest metrics
 
 
@@ -51,7 +52,7 @@ class Training:
         self.history: list[dict[str, Any]] = []
         self.round, self.seconds, self.steps = 0, 0.0, 0
         self._restore()
-        self._saved = self.round
+        self._saved, self._quiet_until = self.round, 0.0
 
     def _engine(self) -> Engine:
         """The engine that the experiment names, told what is to come."""
@@ -110,9 +111,8 @@ class Training:
         experiment, self.seconds = self.experiment, seconds
         if experiment.evaluates(self.round):
             self._measure()
-        if self.folder and self.round - self._saved >= experiment.checkpoint_every:
-            self._save()
-            self._saved = self.round
+        if self.folder and self.round - self._saved >= experiment.checkpoint_every and seconds >= self._quiet_until:
+            self._checkpoint()
         watch(self.round, self.history[-len(self.trials) :])
 
     def _cohorts(self, round: int) -> list[list[int]]:
@@ -144,6 +144,14 @@ class Training:
         """Metrics of every trial, and what probes have measured."""
         rows = [metrics(self.assembly.task, trial, self.test, self.round, self.seconds) for trial in self.trials]
         return [row | more for row, more in zip(rows, self.lookout.measure(self.trials, self.history), strict=True)]
+
+    def _checkpoint(self) -> None:
+        """Save; in one process (many must agree) a save that took seconds is not repeated too soon."""
+        before = time.perf_counter()
+        self._save()
+        self._saved, spent = self.round, time.perf_counter() - before
+        if spent > 1 and self.world.size == 1:
+            self._quiet_until = self.seconds + RARELY * spent
 
     def _save(self) -> None:
         """Checkpoint all trials and the counters."""
