@@ -6,6 +6,7 @@ import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,31 @@ from fedflat.experiments.experiment import Experiment
 from fedflat.experiments.result import Result, summary
 
 MakeRun = Callable[..., Path]
+SETTINGS = {"directions": "random"}
+
+
+def vary(value: Any, seed: int) -> Any:
+    """A probe's value in seed 0, and 1 more in seed 1."""
+    return [vary(each, seed) for each in value] if isinstance(value, list) else None if value is None else value + seed
+
+
+def left_by_analyse(folder: Path, height: float = 1.0) -> None:
+    """Leave beside a run what fedflat analyse would: a bowl of this height, eigenvalues 3 and 1, and so on."""
+    axis = [-1.0, 0.0, 1.0]
+    columns: dict[str, dict[str, Any]] = {
+        "hessian": {"lambda1": 3.0 * height, "trace": 5.0, "number": [1, 2], "eigenvalue": [3.0 * height, 1.0]},
+        "spectrum": {"eigenvalue": [-1.0, 0.0, 3.0], "density": [0.0, 1.0, 0.001]},
+        "lpf": {"lpf": 0.5, "lpf_error": 0.01},
+        "discrepancy": {"discrepancy": 0.25},
+        "local": {"client": [0, 1], "lambda_local": [0.5, None], "lambda_global": [2.0, 4.0], "mean_lambda_local": 0.5},
+        "landscape": {"x": axis, "y": axis, "loss": [[height * (x * x + y * y) for x in axis] for y in axis]},
+        "path": {"distance": axis, "along_gradient": [2.0, 1.0, 2.0], "along_random": [1.5, 1.0, 1.5]},
+        "barrier": {"gamma": [-1.0, 0.0, 0.5, 1.0, 2.0], "loss": [90.0, 1.0, 3.0, 1.0, 90.0], "barrier": 2.0},
+    }
+    (folder / "analysis").mkdir()
+    for what, found in columns.items():
+        document = {"what": what, "settings": SETTINGS, "to": "other", "seeds": {"0": found, "1": found}}
+        (folder / "analysis" / f"{what}.json").write_text(json.dumps(document))
 
 
 @pytest.fixture
@@ -21,16 +47,24 @@ def make_run(tmp_path: Path) -> MakeRun:
     """make_run(name, accuracies, ...): a folder whose two seeds reach these accuracies, the second 0.1 less."""
 
     def make(
-        name: str, accuracies: list[float], seconds: float = 1.0, finished: bool = True, lost: bool = False
+        name: str,
+        accuracies: list[float],
+        seconds: float = 1.0,
+        finished: bool = True,
+        lost: bool = False,
+        probes: dict[str, Any] | None = None,
+        **setting: Any,
     ) -> Path:
         folder = tmp_path / name
         folder.mkdir(parents=True)
-        experiment = Experiment(seeds=(0, 1), rounds=len(accuracies))
+        experiment = Experiment(**{"seeds": (0, 1), "rounds": len(accuracies), **setting})
         rows = [
             {"round": r, "seed": s, "accuracy": a - 0.1 * s, "loss": None if lost and s else 1 - a, "seconds": 0.1 * r}
             for r, a in enumerate(accuracies, 1)
             for s in (0, 1)
         ]
+        if probes:
+            rows = [row | {"probes": {key: vary(value, row["seed"]) for key, value in probes.items()}} for row in rows]
         (folder / "config.yaml").write_text(dump(experiment))
         (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         if finished:
@@ -43,3 +77,9 @@ def make_run(tmp_path: Path) -> MakeRun:
         return folder
 
     return make
+
+
+@pytest.fixture
+def analyse() -> Callable[..., None]:
+    """analyse(folder, height): what fedflat analyse leaves beside a run."""
+    return left_by_analyse

@@ -1,35 +1,25 @@
-"""The page in a real browser: figures draw, columns sort, it fits a phone, nothing is logged."""
+"""The page about made-up runs in a real browser: columns sort, lines can be smoothed and hidden, it fits a phone."""
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from browsers import chromium, errors, fits, phone, visit, wait
 from selenium import webdriver
-from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
-from selenium.webdriver.support.ui import WebDriverWait
 
 from fedflat.cli import main
 
 MakeRun = Callable[..., Path]
-CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+LINES = "return document.querySelector('#accuracy .plot').data.filter(trace => trace.meta === 'line')"
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[webdriver.Chrome]:
-    if not CHROMIUM or not DRIVER:
-        pytest.skip("chromium and chromedriver are not installed")
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
-    for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--window-size=1200,1400"):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options, Service(DRIVER))
-    yield driver
-    driver.quit()
+    with chromium() as driver:
+        yield driver
 
 
 @pytest.fixture
@@ -41,23 +31,11 @@ def page(browser: webdriver.Chrome, make_run: MakeRun, tmp_path: Path) -> webdri
         make_run("half", [0.3, 0.4], finished=False),
     ]
     assert main(["report", *map(str, runs), "--target", "0.45", "--out", str(tmp_path / "page.html")]) == 0
-    browser.get((tmp_path / "page.html").as_uri())
-    WebDriverWait(browser, 20).until(lambda b: len(b.find_elements(By.CSS_SELECTOR, ".main-svg")) >= 2)
-    return browser
+    return visit(browser, tmp_path / "page.html")
 
 
 def first_column(page: webdriver.Chrome) -> list[str]:
     return [cell.text for cell in page.find_elements(By.CSS_SELECTOR, "#headline tbody td:first-child")]
-
-
-def test_figures_are_drawn(page: webdriver.Chrome) -> None:
-    figures = page.find_elements(By.CSS_SELECTOR, ".figure")
-    assert len(figures) == 2
-    for figure in figures:
-        lines = figure.find_elements(By.CSS_SELECTOR, ".scatterlayer .trace path.js-line")
-        assert len([line for line in lines if line.get_attribute("d")]) >= 4
-        names = [text.text for text in figure.find_elements(By.CSS_SELECTOR, ".legendtext")]
-        assert names == ["steady", "quick", "lost", "half"]
 
 
 def test_columns_sort(page: webdriver.Chrome) -> None:
@@ -80,25 +58,59 @@ def test_columns_sort(page: webdriver.Chrome) -> None:
     assert not orders
 
 
-def test_best_run_is_bold(page: webdriver.Chrome) -> None:
-    assert [row.text.split()[0] for row in page.find_elements(By.CSS_SELECTOR, "#headline tr.best")] == ["steady"]
+def test_smoothing_is_a_moving_average_over_the_faint_raw_line(page: webdriver.Chrome) -> None:
+    slider = page.find_element(By.CSS_SELECTOR, "#accuracy input")
+    page.execute_script("arguments[0].value = 0.5; arguments[0].dispatchEvent(new Event('input'))", slider)
+    smoothed = page.execute_script(LINES)[0]["y"]
+    assert smoothed == pytest.approx([0.45, (0.45 + 2 * 0.65) / 3, (0.45 + 2 * 0.65 + 4 * 0.85) / 7])
+    raw = page.execute_script(LINES.replace("line", "raw"))
+    assert raw[0]["y"] == pytest.approx([0.45, 0.65, 0.85])
+    assert raw[0]["opacity"] < 0.5
+    page.execute_script("arguments[0].value = 0; arguments[0].dispatchEvent(new Event('input'))", slider)
+    assert page.execute_script(LINES)[0]["y"] == pytest.approx([0.45, 0.65, 0.85])
 
 
-def test_fits_a_phone_and_the_dark(page: webdriver.Chrome) -> None:
-    size = {"width": 390, "height": 800, "deviceScaleFactor": 1, "mobile": True}
-    page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    page.execute_cdp_cmd(
-        "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
-    )
+def test_lines_hide_and_return(page: webdriver.Chrome) -> None:
+    button = page.find_element(By.CSS_SELECTOR, "#accuracy .legend button")
+    for names, pressed in ((["quick", "lost", "half"], "false"), (["steady", "quick", "lost", "half"], "true")):
+        button.click()
+        assert [line["name"] for line in page.execute_script(LINES)] == names
+        assert button.get_attribute("aria-pressed") == pressed
+
+
+def background(page: webdriver.Chrome) -> str:
+    return page.execute_script("return getComputedStyle(document.body).backgroundColor")
+
+
+def test_fits_a_phone(page: webdriver.Chrome) -> None:
+    with phone(page):
+        fits(page)
+
+
+def test_light_and_dark_follow_the_system_and_the_button(page: webdriver.Chrome) -> None:
+    dark = {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
+    assert background(page) == "rgb(255, 255, 255)"
+    page.execute_cdp_cmd("Emulation.setEmulatedMedia", dark)
     try:
-        WebDriverWait(page, 20).until(
-            lambda b: b.execute_script("return document.documentElement.scrollWidth <= 390 && innerWidth <= 390")
-        )
-        assert page.execute_script("return getComputedStyle(document.body).backgroundColor") == "rgb(20, 23, 27)"
+        assert background(page) == "rgb(20, 23, 27)"
+        wait(page, "return document.querySelector('#accuracy .plot').layout.font.color === 'rgb(232, 235, 239)'")
+        page.find_element(By.ID, "theme").click()
+        assert background(page) == "rgb(255, 255, 255)"
+        wait(page, "return document.querySelector('#accuracy .plot').layout.font.color === 'rgb(27, 30, 35)'")
     finally:
-        page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
         page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
 
 
+def test_paper_is_white_and_narrow(page: webdriver.Chrome) -> None:
+    page.find_element(By.ID, "theme").click()
+    assert background(page) == "rgb(20, 23, 27)"
+    page.execute_script("dispatchEvent(new Event('beforeprint'))")
+    assert background(page) == "rgb(255, 255, 255)"
+    assert wait(page, "return document.querySelector('#accuracy .main-svg').clientWidth") <= 680
+    assert page.execute_script("return document.querySelector('details').open")
+    page.execute_script("dispatchEvent(new Event('afterprint'))")
+    assert background(page) == "rgb(20, 23, 27)"
+
+
 def test_nothing_is_logged(page: webdriver.Chrome) -> None:
-    assert page.get_log("browser") == []
+    assert errors(page) == []

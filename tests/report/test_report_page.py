@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from plotly.offline import get_plotlyjs
 
 from fedflat.cli import main
-from fedflat.report.figures import learning_curves
 from fedflat.report.runs import read_run, read_runs
 from fedflat.report.table import cells
 
 MakeRun = Callable[..., Path]
-
-
-def test_curves_are_means_with_bands_of_one_standard_deviation(make_run: MakeRun) -> None:
-    figure = learning_curves([read_run(make_run("a", [0.3, 1.0]))], "accuracy", "accuracy")
-    band, line = figure["data"]
-    assert line["x"] == [1, 2]
-    assert line["y"] == pytest.approx([0.25, 0.95])
-    spread = 0.1 / 2**0.5
-    assert band["x"] == [1, 2, 2, 1]
-    assert band["y"] == pytest.approx([0.25 + spread, 1.0, 0.95 - spread, 0.25 - spread])
+ROW = {"round": 1, "seed": 0, "accuracy": 0.5, "loss": 1.0}
 
 
 def test_cells(make_run: MakeRun) -> None:
@@ -52,6 +45,8 @@ def damage(folder: Path, kind: str) -> None:
         "foreign metrics": ("metrics.jsonl", '{"step": 3}\n'),
         "metrics of words": ("metrics.jsonl", '{"round": 1, "seed": 0, "accuracy": "good", "loss": 1}\n'),
         "metrics of lists": ("metrics.jsonl", "[1]\n"),
+        "probes of words": ("metrics.jsonl", json.dumps(ROW | {"probes": {"drift.mean": "far"}}) + "\n"),
+        "probes in a list": ("metrics.jsonl", json.dumps(ROW | {"probes": [1]}) + "\n"),
         "binary metrics": ("metrics.jsonl", "\udcff\udcfe"),
     }
     name, text = files[kind]
@@ -70,6 +65,8 @@ def damage(folder: Path, kind: str) -> None:
         "foreign metrics",
         "metrics of words",
         "metrics of lists",
+        "probes of words",
+        "probes in a list",
         "binary metrics",
     ],
 )
@@ -81,20 +78,22 @@ def test_damaged_folders_are_left_out_and_named(kind: str, make_run: MakeRun, tm
     assert f"skipped: {bad}" in printed
     assert f"skipped: {tmp_path / 'none'}: not a run folder" in printed
     text = page.read_text()
-    assert f"Skipped: {bad}" in text
-    assert "<td>good</td>" in text
-    assert "<td>bad</td>" not in text
+    assert f"skipped: {bad}" in text
+    assert "</i>good</td>" in text
+    assert "</i>bad</td>" not in text
 
 
-def test_unfinished_runs_are_in_the_figures_only(make_run: MakeRun, tmp_path: Path) -> None:
-    half = make_run("half", [0.5, 0.6], finished=False)
+def test_unfinished_runs_are_in_the_curves_only(make_run: MakeRun, tmp_path: Path, capsys) -> None:
+    half = make_run("half", [0.5, 0.6], finished=False, rounds=60)
     with (half / "metrics.jsonl").open("a") as file:
         file.write('{"round": 3, "seed": 0, "acc')
-    page = tmp_path / "page.html"
-    assert main(["report", str(half), "--out", str(page)]) == 0
+    page, said = tmp_path / "page.html", f"skipped in tables: {half}: unfinished (round 2 of 60)"
+    assert main(["report", str(half), str(make_run("whole", [0.5])), "--out", str(page)]) == 0
     text = page.read_text()
-    assert "Unfinished, in the figures only: half" in text
-    assert "<td>half</td>" not in text
+    assert said in text
+    assert said in capsys.readouterr().out
+    assert "</i>half</td>" not in text
+    assert "</i>whole</td>" in text
     assert '"name": "half"' in text
 
 
@@ -116,3 +115,22 @@ def test_names_cannot_break_the_page(make_run: MakeRun, tmp_path: Path) -> None:
 def test_page_that_cannot_be_written(make_run: MakeRun, capsys) -> None:
     assert main(["report", str(make_run("a", [0.5])), "--out", "/proc/nowhere/page.html"]) == 2
     assert "--out /proc/nowhere/page.html: cannot be written" in capsys.readouterr().err
+
+
+def test_the_page_asks_nothing_of_the_network(make_run: MakeRun, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    assert main(["report", str(make_run("a", [0.5])), "--out", str(page)]) == 0
+    own = page.read_text().replace(get_plotlyjs(), "")
+    assert len(own) < 100_000
+    assert not re.search(r"(?:src|href)=[\"'](?!#|data:)", own)
+    assert "http" not in own
+
+
+def test_a_paper_that_prints_these_settings_is_beside_them(make_run: MakeRun, tmp_path: Path, monkeypatch) -> None:
+    run, page = make_run("a", [0.5]), tmp_path / "page.html"
+    assert main(["report", str(run), "--out", str(page)]) == 0
+    assert ">paper<" not in page.read_text()
+    monkeypatch.setattr("fedflat.papers.printed", lambda config: ("FedSOL Table 2", 43.4))
+    assert main(["report", str(run), "--out", str(page)]) == 0
+    assert ">paper<" in page.read_text()
+    assert "43.40% (FedSOL Table 2)" in page.read_text()

@@ -14,10 +14,11 @@ function panels(chart) {
 }
 
 function draw(chart) {
+  const printing = document.documentElement.classList.contains("printing");
   const plots = [...home(chart).querySelectorAll(".plot")];
   panels(chart).forEach((panel, n) => {
     if (plots[n].data && plots[n].data[0].type !== panel.data[0].type) Plotly.purge(plots[n]);
-    const size = { width: plots[n].clientWidth, height: plots[n].clientHeight };
+    const size = printing ? { width: plots[n].clientWidth, height: plots[n].clientHeight } : {}; // paper does not wait for a resize
     Plotly.react(plots[n], panel.data, { ...panel.layout, ...size }, CONFIG);
   });
 }

@@ -31,15 +31,15 @@ def report(
     found = contents(runs)
     problems = [*(f"skipped: {problem}" for problem in damaged), *map(_unfinished, runs), *found.problems]
     problems = [problem for problem in problems if problem]
-    _write(out, page(runs, found, problems, target))
-    if figures:
-        from fedflat.report.paper import draw
-
-        draw(found.charts, figures)
     if tensorboard:
         from fedflat.report.events import write_events
 
         write_events(runs, tensorboard)
+    if figures:
+        from fedflat.report.paper import draw
+
+        draw(found.charts, figures)
+    _write(out, page(runs, found, problems, target))
     return problems
 
 

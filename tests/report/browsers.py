@@ -1,0 +1,72 @@
+"""Headless Chromium, with 3-D in software or without any."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.support.ui import WebDriverWait
+
+WEBGL = ("--use-gl=angle", "--use-angle=swiftshader", "--enable-unsafe-swiftshader")
+NO_WEBGL = ("--disable-gpu", "--disable-3d-apis")
+DRAWN = """return [...document.querySelectorAll('.plot')].every(plot => plot.querySelector('.main-svg'))
+    && document.querySelectorAll('.plot').length > 0"""
+
+
+@contextmanager
+def chromium(*arguments: str) -> Iterator[webdriver.Chrome]:
+    """A browser that keeps its console."""
+    binary, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if not binary or not driver:
+        pytest.skip("chromium and chromedriver are not installed")
+    options = webdriver.ChromeOptions()
+    options.binary_location = binary
+    always = ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--window-size=1200,1400")
+    for argument in (*always, *arguments):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    browser = webdriver.Chrome(options, Service(driver))
+    try:
+        yield browser
+    finally:
+        browser.quit()
+
+
+def visit(browser: webdriver.Chrome, page: Path) -> webdriver.Chrome:
+    """Open a page from disk and wait until its figures are drawn."""
+    browser.get(page.as_uri())
+    wait(browser, DRAWN)
+    return browser
+
+
+def wait(browser: webdriver.Chrome, script: str) -> Any:
+    """What `script` returns once that is true."""
+    return WebDriverWait(browser, 30).until(lambda b: b.execute_script(script))
+
+
+@contextmanager
+def phone(browser: webdriver.Chrome) -> Iterator[None]:
+    """The screen of a phone, 375 pixels wide."""
+    size = {"width": 375, "height": 800, "deviceScaleFactor": 1, "mobile": True}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    try:
+        yield
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def fits(browser: webdriver.Chrome) -> None:
+    """Wait until nothing is wider than the phone's screen."""
+    wait(browser, "return document.documentElement.scrollWidth <= 375 && innerWidth <= 375")
+    wait(browser, "return [...document.querySelectorAll('.plot .main-svg')].every(svg => svg.clientWidth <= 375)")
+
+
+def errors(browser: webdriver.Chrome) -> list[dict[str, Any]]:
+    """What the console has collected; hints about speed are no errors."""
+    return [e for e in browser.get_log("browser") if e["level"] == "SEVERE" or e["source"] != "rendering"]

@@ -1,0 +1,151 @@
+"""What figures show: known numbers from run folders made by hand."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fedflat.data.partition import counts
+from fedflat.data.sources import load
+from fedflat.experiments.assemble import deal
+from fedflat.experiments.experiment import Experiment
+from fedflat.report.charts import Chart, Curves, Grids, Line
+from fedflat.report.contents import contents
+from fedflat.report.runs import read_run
+from fedflat.report.sheets import flatness_sheet, results_sheet
+
+MakeRun = Callable[..., Path]
+Analyse = Callable[..., None]
+
+
+def charts(*folders: Path) -> dict[str, Chart]:
+    return {chart.key: chart for chart in contents([read_run(folder) for folder in folders]).charts}
+
+
+def curves(found: dict[str, Chart], key: str) -> list[Line]:
+    chart = found[key]
+    assert isinstance(chart, Curves)
+    return chart.lines
+
+
+def grids(found: dict[str, Chart], key: str) -> Grids:
+    chart = found[key]
+    assert isinstance(chart, Grids)
+    return chart
+
+
+def test_curves_are_means_with_bands_of_one_standard_deviation(make_run: MakeRun) -> None:
+    (line,) = curves(charts(make_run("a", [0.3, 1.0])), "accuracy")
+    spread = 0.1 / 2**0.5
+    assert line.x == [1, 2]
+    assert line.y == pytest.approx([0.25, 0.95])
+    assert line.low == pytest.approx([0.25 - spread, 0.95 - spread])
+    assert line.high == pytest.approx([0.25 + spread, 1.0])
+
+
+def test_one_seed_has_no_band_and_a_lost_loss_no_point(make_run: MakeRun) -> None:
+    (line,) = curves(charts(make_run("a", [0.3, 1.0], lost=True)), "loss")
+    assert line.y == pytest.approx([0.7, 0.0])
+    assert line.low == []
+
+
+def test_communication_counts_everything_sent(make_run: MakeRun) -> None:
+    found = charts(make_run("a", [0.3, 0.5], cohort=3), make_run("half", [0.3], finished=False))
+    (line,) = curves(found, "communication")
+    assert line.x == [3 * 8000, 2 * 3 * 8000]
+    assert line.y == pytest.approx([0.25, 0.45])
+
+
+def test_clients_and_classes_are_the_runs_partition(make_run: MakeRun) -> None:
+    setting = {"clients": 7, "alpha": 0.3, "partition_seed": 3}
+    found = charts(*(make_run(name, [0.5], **setting) for name in "ab"), make_run("c", [0.5], partition="iid"))
+    first, second = grids(found, "clients").grids
+    data = load("digits")
+    held = counts(data.y.numpy(), deal(Experiment(**setting), data), 10)
+    assert [[n or 0 for n in row] for row in first.z] == held.T.tolist()
+    assert len(second.x) == 20
+
+
+def test_data_that_are_not_here_are_named(make_run: MakeRun) -> None:
+    folder = make_run("a", [0.5])
+    config = (folder / "config.yaml").read_text().replace("dataset: digits", "dataset: own:mine-0123abcd")
+    (folder / "config.yaml").write_text(config)
+    found = contents([read_run(folder)])
+    assert "clients" not in {chart.key for chart in found.charts}
+    assert "a: clients and classes are not shown (--dataset own:mine-0123abcd" in found.problems[0]
+
+
+def test_probes(make_run: MakeRun) -> None:
+    probes = {"drift.local_local": 2.0, "drift.global_local": 1.0, "fedgf.c": 0.5, "fedgf.distance": None}
+    found = charts(make_run("a", [0.5, 0.6], probes=probes | {"classes.accuracy": [0.0, None]}), make_run("b", [0.1]))
+    drift = curves(found, "probe-drift")
+    assert [(line.name, line.dash) for line in drift] == [("a, global local", 0), ("a, local local", 1)]
+    assert [line.y for line in drift] == [[1.5, 1.5], [2.5, 2.5]]
+    assert curves(found, "probe-fedgf-c")[0].y == [1.0, 1.0]
+    assert "probe-fedgf-distance" not in found
+    heat = grids(found, "probe-classes-accuracy")
+    assert [(grid.name, grid.x, grid.z) for grid in heat.grids] == [("a", [1, 2], [[0.5, 0.5], [None, None]])]
+    assert "FedSOL" in found["probe-drift"].caption
+
+
+def test_runs_without_probes_and_analyses_have_no_such_figures(make_run: MakeRun) -> None:
+    assert [*charts(make_run("a", [0.5]))] == ["accuracy", "loss", "communication", "clients"]
+
+
+def test_analyses(make_run: MakeRun, analyse: Analyse) -> None:
+    folders = [make_run("a", [0.5]), make_run("b", [0.5]), make_run("c", [0.5])]
+    for folder, height in zip(folders, (1.0, 2.0, 50.0), strict=True):
+        analyse(folder, height)
+    found = charts(*folders)
+    surfaces = grids(found, "landscape")
+    assert (surfaces.low, surfaces.high) == (0.0, 4.0)  # the median of 2, 4 and 100
+    assert [grid.name for grid in surfaces.grids] == ["a, seed 0", "b, seed 0", "c, seed 0"]
+    assert curves(found, "spectrum")[0].y == [None, 1.0, 0.001]
+    assert curves(found, "hessian")[1].y == [6.0, 1.0]
+    assert (curves(found, "local")[0].x, curves(found, "local")[0].y) == ([0.5, 0.5], [2.0, 2.0])
+    assert curves(found, "barrier")[0].y == [1.0, 3.0, 1.0]
+    assert [line.dash for line in curves(found, "path")][:2] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    "damage", ['{"seeds": ', "[]", '{"seeds": {}}', '{"settings": {}, "seeds": {"0": {"x": "far"}}}']
+)
+def test_a_damaged_analysis_is_named_and_the_rest_is_shown(damage: str, make_run: MakeRun, analyse: Analyse) -> None:
+    folder = make_run("a", [0.5])
+    analyse(folder)
+    (folder / "analysis" / "landscape.json").write_text(damage)
+    found = contents([read_run(folder)])
+    assert str(folder / "analysis" / "landscape.json") in found.problems[0]
+    assert "landscape" not in found.documents[0]
+    assert "spectrum" in {chart.key for chart in found.charts}
+
+
+def test_landscapes_of_unequal_rows_are_damaged(make_run: MakeRun, analyse: Analyse) -> None:
+    folder = make_run("a", [0.5])
+    analyse(folder)
+    path = folder / "analysis" / "landscape.json"
+    document = json.loads(path.read_text())
+    document["seeds"]["0"]["loss"][1].pop()
+    path.write_text(json.dumps(document))
+    assert "unequal length" in contents([read_run(folder)]).problems[0]
+
+
+def test_the_best_are_bold(make_run: MakeRun, analyse: Analyse) -> None:
+    folders = [make_run("a", [0.5, 0.95]), make_run("b", [0.9, 0.9]), make_run("c", [0.1, 0.2])]
+    for folder, height in zip(folders, (2.0, 1.0, 3.0), strict=True):
+        analyse(folder, height)
+    runs = [read_run(folder) for folder in folders]
+    sheet = results_sheet(runs, 0.8)
+    bold = {(row[0].text, sheet.headings[n]) for row in sheet.rows for n, cell in enumerate(row) if cell.best}
+    assert bold == {("a", "accuracy"), ("a", "last 10 %"), ("b", "rounds to 80%")}
+    flat = flatness_sheet(runs, contents(runs).documents)
+    column = flat.headings.index("λ1")
+    assert [(row[column].text, row[column].best) for row in flat.rows] == [
+        ("6.00 ± 0.00", False),
+        ("3.00 ± 0.00", True),
+        ("9.00 ± 0.00", False),
+    ]
+    assert "λ1 global" not in flat.headings

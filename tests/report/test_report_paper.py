@@ -1,0 +1,79 @@
+"""Figures for papers and TensorBoard's event files."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from fedflat.cli import main
+
+MakeRun = Callable[..., Path]
+PROBES = {"drift.global_local": 1.0, "classes.accuracy": [0.25, None], "norm.model": None}
+
+
+@pytest.fixture
+def words(make_run: MakeRun, analyse: Callable[..., None], tmp_path: Path) -> list[str]:
+    """The beginning of a command line for two runs, one of them probed and analysed."""
+    runs = [make_run("steady", [0.5, 0.9], probes=PROBES), make_run("quick", [0.6, 0.7])]
+    analyse(runs[0])
+    return ["report", *map(str, runs), "--out", str(tmp_path / "page.html")]
+
+
+def test_figures_are_pdf_and_png_one_column_wide(words: list[str], tmp_path: Path, capsys) -> None:
+    folder = tmp_path / "new" / "figures"
+    assert main([*words, "--figures", str(folder)]) == 0
+    assert f"figures in {folder}" in capsys.readouterr().out
+    keys = re.findall(r'<figure id="([^"]+)"', (tmp_path / "page.html").read_text())
+    expected = {*keys, "landscape-3d"}
+    assert {"accuracy", "clients", "landscape", "spectrum", "probe-drift-global_local"} <= expected
+    assert {path.name for path in folder.iterdir()} == {f"{key}.{kind}" for key in expected for kind in ("pdf", "png")}
+    for key in expected:
+        pdf = (folder / f"{key}.pdf").read_bytes()
+        assert pdf.startswith(b"%PDF")
+        assert pdf.rstrip().endswith(b"%%EOF")
+        assert b"/FontFile2" in pdf  # TrueType, embedded
+        assert b"/Type3" not in pdf
+        with Image.open(folder / f"{key}.png") as image:
+            assert image.width == round(3.3 * 300)
+            assert len(image.convert("L").getcolors() or []) > 20
+
+
+def test_figures_that_cannot_be_written(words: list[str], capsys) -> None:
+    assert main([*words, "--figures", "/proc/nowhere"]) == 2
+    assert "--figures /proc/nowhere: cannot be written" in capsys.readouterr().err
+
+
+def test_events_hold_every_number(words: list[str], tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    for _ in range(2):  # the second report replaces the first one's events
+        assert main([*words, "--tensorboard", str(tmp_path / "events")]) == 0
+    found = EventAccumulator(str(tmp_path / "events" / "steady" / "seed-1")).Reload()
+    tags = {tag: [(e.step, e.value) for e in found.Scalars(tag)] for tag in found.Tags()["scalars"]}
+    assert tags["test/accuracy"] == [(1, pytest.approx(0.4)), (2, pytest.approx(0.8))]
+    assert tags["drift/global_local"] == [(1, 2.0), (2, 2.0)]
+    assert tags["classes/accuracy/0"] == [(1, 1.25), (2, 1.25)]
+    assert tags.keys() == {"test/accuracy", "test/loss", "drift/global_local", "classes/accuracy/0"}
+    assert {path.name for path in (tmp_path / "events").iterdir()} == {"steady", "quick"}
+
+
+def test_events_of_runs_with_one_name_stay_apart_and_below_the_folder(make_run: MakeRun, tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    runs = [make_run(name, [0.5]) for name in ("one/fedavg", "two/fedavg")]
+    out, events = str(tmp_path / "page.html"), tmp_path / "events"
+    assert main(["report", *map(str, runs), "--out", out, "--tensorboard", str(events)]) == 0
+    assert len([*events.glob("*/seed-0/events.out.tfevents.*")]) == 2
+    assert not [*runs[0].glob("**/events*")]
+
+
+def test_events_without_tensorboard(words: list[str], tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.delitem(sys.modules, "torch.utils.tensorboard", raising=False)
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    assert main([*words, "--tensorboard", str(tmp_path / "events")]) == 2
+    assert "fedflat[tensorboard]" in capsys.readouterr().err
