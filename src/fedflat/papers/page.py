@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from fedflat.engine.folder import write_atomically
-from fedflat.papers import verdict
+from fedflat.papers import fedgf, fedgloss, fedsol, verdict
 from fedflat.papers.catalogue import TABLES
 from fedflat.papers.cells import PAPERS
-from fedflat.papers.claims import CLAIMS
+from fedflat.papers.claimed import CLAIMS
 from fedflat.papers.measures import MEASURES
 from fedflat.papers.plan import Request
 from fedflat.papers.render import as_markdown, rows
@@ -18,8 +18,23 @@ from fedflat.papers.values import Stored
 INTRODUCTION = """# Reproduction of the three papers
 
 Written by `fedflat reproduce --show` from the files in `results/`; do not edit. Every number of ours is from a file
-there with its configuration, seeds, curve, versions and hardware. `fedflat reproduce` lists the tables, and
-`fedflat reproduce fedsol/table2 --cells "cifar10 lda-0.1 *"` trains what is missing of one. Accuracies are in percent.
+there with its configuration, seeds, curve, versions and hardware ([format](../results/README.md)). Accuracies are in
+percent, ± is the standard deviation over seeds.
+
+```
+fedflat reproduce                                             # every table and figure: done, missing, out of reach
+fedflat reproduce fedsol/table2 --cells "cifar10 lda-0.1 *"   # train what is missing of these cells, print them
+fedflat reproduce fedsol/table2 --cells "cifar10 *" --seeds 0 --budget 20m   # stop in time; repeat it to go on
+fedflat reproduce fedsol/table2 --variant released            # where the released code differs from the paper
+fedflat reproduce fedgloss/table3 --cells "cnn *" --dataset digits --rounds 20   # a quick try
+fedflat reproduce fedsol/table2 --show --latex                # print what is stored: --markdown, --latex, --csv
+```
+
+A cell is named by its words, such as `fedsol/table2 cifar10 lda-0.1 fedavg`; `--cells` takes patterns whose words match
+words of the cell in order. Cells that differ only in how data are dealt are trained together, with all their seeds, as
+lanes of one run; cells of other tables with equal settings share the result. Run folders are kept in `runs/reproduce/`:
+an interrupted command continues from the last checkpoint when it is repeated. Times are estimated from stored results
+on the same hardware, otherwise from the first rounds; what would not end within `--budget` is not begun or is stopped.
 """
 
 
@@ -27,7 +42,7 @@ def page(request: Request, out: Path) -> None:
     """Write the page."""
     stored = request.stored()
     tables = [_section(table, stored, request) for table in TABLES.values()]
-    parts = [INTRODUCTION, _claims(stored), _verdicts(), "## Tables and figures", *tables]
+    parts = [INTRODUCTION, _claims(stored), _verdicts(), _settings(), "## Tables and figures", *tables]
     out.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(out, "\n\n".join(part.strip() for part in parts) + "\n")
 
@@ -41,16 +56,21 @@ def _verdicts() -> str:
     return "## Verdicts\n\n" + (verdict.__doc__ or "").strip()
 
 
+def _settings() -> str:
+    """What the papers say, what they leave open, and what we took."""
+    return "\n\n".join(["## Settings", *((module.__doc__ or "").strip() for module in (fedsol, fedgf, fedgloss))])
+
+
 def _section(table: Table, stored: Stored, request: Request) -> str:
     """One table: what it shows, what is run of it, and the numbers."""
     paper, _, place = table.name.partition("/")
     cells = [*table.cells, *table.variants]
     run = [cell for cell in cells if stored.ours(cell)]
     never = sorted({cell.unavailable for cell in table.cells if cell.unavailable})
-    about = sorted({MEASURES[cell.measure].text for cell in table.cells})
+    about = "; ".join(dict.fromkeys(MEASURES[cell.measure].text for cell in table.cells))
     lines = [
         f"### {PAPERS[paper]}, {place}: {table.title}",
-        f"{'; '.join(about).capitalize()}. {len([c for c in run if not c.variant])} of {len(table.cells)} cells run."
+        f"{about[0].upper()}{about[1:]}. {len([c for c in run if not c.variant])} of {len(table.cells)} cells run."
         + (f" {table.note}" if table.note else "")
         + "".join(f" Not available: {reason}." for reason in never),
     ]
