@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +154,24 @@ def test_data_that_are_not_here(
     assert place("fedgloss/table4", "--cells", "fedsam") == 0
     assert "unavailable: starts from ImageNet weights" in " ".join(capsys.readouterr().out.split())
     assert not place.records()
+
+
+def test_needs_only_what_training_needs(place: Place) -> None:
+    """The path that trains must run where the packages of reports and downloads are not installed."""
+    blocked = "import sys; sys.modules.update(dict.fromkeys(['plotly', 'jinja2', 'pooch', 'tensorboard']))"
+    words = ["reproduce", "fedgloss/table3", "--cells", "cnn cifar10 alpha-0 fedavg", *SMALL, "--seeds", "0"]
+    words += ["--results", str(place.results), "--runs", str(place.runs)]
+    code = f"{blocked}; from fedflat.cli import main; sys.exit(main({words!r}))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).returncode == 0
+    (record,) = place.records().values()
+    assert record["seeds"]["0"]["numbers"]["lambda1"] > 0
+
+
+def test_one_process_only(place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert place("fedgf/table3") == 2
+    assert "one process" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

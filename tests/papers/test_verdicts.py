@@ -75,9 +75,9 @@ def test_close_rivals_do_not_count(tmp_path: Path) -> None:
     ("value", "diverged", "expected"), [(1.2, False, FAILS), (30.0, True, FAILS), (30.0, False, TRAINS)]
 )
 def test_what_does_not_converge(tmp_path: Path, value: float, diverged: bool, expected: str) -> None:
-    name = "fedgloss/table3 cnn cifar100 alpha-0 feddyn"
-    store(tmp_path, name, value, diverged=diverged)
-    assert judged(tmp_path, name) == expected
+    for name in ("fedgloss/table3 cnn cifar100 alpha-0 feddyn", "fedsol/table2 cifar10 lda-0.1 scaffold"):
+        store(tmp_path, name, value, diverged=diverged)
+        assert judged(tmp_path, name) == expected
 
 
 def test_less_is_better_for_eigenvalues(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from fedflat.commands.parse import leading, parse
+from fedflat.engine.place import find_place
 from fedflat.errors import UserError
 from fedflat.experiments.experiment import Experiment
 from fedflat.options import Count, Index
@@ -64,6 +65,8 @@ def reproduce_command(words: list[str]) -> None:
     if len(names) > 1:
         raise UserError(f"reproduce {' '.join(names)}: name one table; fedflat reproduce lists them")
     Experiment(seeds=options.seeds).check()
+    if find_place(options.engine).size > 1:
+        raise UserError("reproduce: trains in one process; do not start it with torchrun")
     from fedflat.papers.command import list_tables, one_table, write_page
     from fedflat.papers.plan import Request
 

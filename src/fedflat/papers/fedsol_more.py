@@ -36,9 +36,9 @@ TABLE4 = table(
     """
     fedprox base       59.80  72.40  40.09
     fedprox combined   63.93  84.32  55.25
-    fednova base       10.00  53.07  21.89
+    fednova base       10.00(X)  53.07  21.89
     fednova combined   31.77  79.95  42.37
-    scaffold base      10.00  21.46  16.89
+    scaffold base      10.00(X)  21.46  16.89
     scaffold combined  62.70  77.52  49.96
     feddyn base        60.80  78.15  48.25
     feddyn combined    62.85  79.43  52.17

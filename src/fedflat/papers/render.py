@@ -39,6 +39,8 @@ def paper(cell: Cell) -> str:
         return "does not converge" if cell.failed else "–"
     if math.isinf(cell.printed):
         return "not reached"
+    if cell.failed:
+        return f"{cell.printed:.2f}, failed"
     return f"{cell.printed:g}" if cell.spread is None else f"{cell.printed:.2f} ± {cell.spread:.2f}"
 
 

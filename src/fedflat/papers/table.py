@@ -98,8 +98,8 @@ def table(
 ) -> Table:
     """A table from the text of its rows: a name, then one value per column, as printed (. where there is none).
 
-    Values are 51.48(3.41), 51.48±3.41, 51.48, X (did not converge), - (not reached) or ? (no number printed). A word of
-    the column or row may name the measure. `unavailable` says why cells with a word (* for all) cannot be had here.
+    Values are 51.48(3.41), 51.48±3.41, 51.48, X or 10.00(X) (did not converge), - (not reached) or ? (not printed). A
+    word of the column or row may name the measure. `unavailable` says why cells with a word (* for all) cannot be had.
     """
     cells = []
     for row, values in grid(rows, len(columns)):
@@ -131,7 +131,7 @@ def _cell(
     used = next((word for word in words if word in MEASURES), measure)
     rest = tuple(word for word in words if word not in MEASURES)
     never = next((unavailable[word] for word in [*words, "*"] if word in unavailable), "")
-    return Cell(name, column, row, meaning(rest), used, *_value(value), value == "X", never)
+    return Cell(name, column, row, meaning(rest), used, *_value(value), "X" in value, never)
 
 
 def _value(text: str) -> tuple[float | None, float | None]:
@@ -141,7 +141,7 @@ def _value(text: str) -> tuple[float | None, float | None]:
     if text == "-":
         return math.inf, None
     number, *spread = re.split(r"[(±]", text.rstrip(")"))
-    return float(number), float(spread[0]) if spread else None
+    return float(number), float(spread[0]) if spread and spread[0] != "X" else None
 
 
 PARTITIONS = {"lda": ("lda", "alpha"), "alpha": ("dirichlet", "alpha"), "shards": ("shards", "shards")}
