@@ -20,7 +20,7 @@ for argument in ("--headless=new", "--no-sandbox", "--hide-scrollbars", "--windo
     options.add_argument(argument)
 with webdriver.Chrome(options, Service(shutil.which("chromedriver"))) as browser:
     browser.get(page.resolve().as_uri())
-    WebDriverWait(browser, 20).until(lambda b: b.find_elements(By.CSS_SELECTOR, "#figure-1 .main-svg"))
+    WebDriverWait(browser, 20).until(lambda b: b.find_elements(By.CSS_SELECTOR, "#loss .main-svg"))
     shot = Image.open(io.BytesIO(browser.get_screenshot_as_png())).convert("RGB")
 shot.quantize(128).save(picture, optimize=True)
 print(f"{picture}: {picture.stat().st_size / 1024:.0f} KiB")

@@ -5,10 +5,8 @@ from __future__ import annotations
 import csv
 import shutil
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from browsers import NO_WEBGL, WEBGL, chromium, errors, fits, phone, visit, wait
 from PIL import Image
 from selenium import webdriver
@@ -24,10 +22,26 @@ QUICK = "--grid 7 --samples 40 --run-seeds 0 --top 2 --probes 2 --draws 4 --clie
 TYPES = "return [...document.querySelectorAll('#landscape .plot')].map(plot => plot.data[0].type)"
 
 
-@pytest.fixture(scope="module")
-def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def test_from_compare_to_the_browser(tmp_path: Path) -> None:
+    """One test, so that the runs are trained and the browser is started once."""
+    with chromium(*WEBGL) as browser:
+        page = make_report(tmp_path)
+        visit(browser, page)
+        every_figure_is_drawn(browser)
+        landscapes_switch_between_surfaces_and_contours(browser)
+        turning_one_surface_turns_all(browser)
+        tables_have_all_methods_and_sort(browser)
+        damaged_and_half_finished_runs_are_reported_and_skipped(browser, tmp_path)
+        for key in FIGURES:
+            figures_and_their_data_can_be_saved(key, browser, tmp_path / "downloads")
+        with phone(browser):
+            fits(browser)
+        nothing_is_logged_and_nothing_fetched(browser)
+    a_browser_without_webgl_shows_contours_and_says_so(page)
+
+
+def make_report(folder: Path) -> Path:
     """The page about five methods; a damaged and a half-finished run are in the list as well."""
-    folder = tmp_path_factory.mktemp("whole")
     runs, page = folder / "runs", folder / "page.html"
     assert main(["compare", *METHODS, *SMALL.split(), "--out", str(runs)]) == 0
     measures = ["hessian", "landscape", "spectrum", "lpf", "local", "barrier"]
@@ -40,15 +54,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return page
 
 
-@pytest.fixture(scope="module")
-def browser(report: Path) -> Iterator[webdriver.Chrome]:
-    with chromium(*WEBGL) as driver:
-        folder = str(report.parent / "downloads")
-        driver.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": folder})
-        yield visit(driver, report)
-
-
-def test_every_figure_is_drawn(browser: webdriver.Chrome) -> None:
+def every_figure_is_drawn(browser: webdriver.Chrome) -> None:
     assert [figure.get_attribute("id") for figure in browser.find_elements(By.TAG_NAME, "figure")] == FIGURES
     marks = "path.js-line, .heatmaplayer image, .points path, canvas"
     for key in FIGURES:
@@ -58,7 +64,7 @@ def test_every_figure_is_drawn(browser: webdriver.Chrome) -> None:
     assert len(browser.find_elements(By.CSS_SELECTOR, "#landscape canvas")) >= 5
 
 
-def test_landscapes_switch_between_surfaces_and_contours(browser: webdriver.Chrome) -> None:
+def landscapes_switch_between_surfaces_and_contours(browser: webdriver.Chrome) -> None:
     views = {b.get_attribute("data-view"): b for b in browser.find_elements(By.CSS_SELECTOR, "[data-view]")}
     scales = set()
     for view, kind in (("contours", "contour"), ("3d", "surface"), ("contours", "contour"), ("3d", "surface")):
@@ -73,14 +79,14 @@ def test_landscapes_switch_between_surfaces_and_contours(browser: webdriver.Chro
     assert len(scales) == 1
 
 
-def test_turning_one_surface_turns_all(browser: webdriver.Chrome) -> None:
+def turning_one_surface_turns_all(browser: webdriver.Chrome) -> None:
     turn = "Plotly.relayout(document.querySelector('#landscape .plot'), {'scene.camera': {eye: {x: 0, y: 2, z: 1}}})"
     browser.execute_script(turn)
     eyes = "[...document.querySelectorAll('#landscape .plot')].map(p => p._fullLayout.scene.camera.eye.y)"
     wait(browser, f"return {eyes}.every(y => y === 2)")
 
 
-def test_the_tables_have_all_methods_and_sort(browser: webdriver.Chrome) -> None:
+def tables_have_all_methods_and_sort(browser: webdriver.Chrome) -> None:
     for table in ("headline", "flat"):
         head = browser.find_element(By.CSS_SELECTOR, f"#{table} th button")
         head.click()
@@ -88,11 +94,11 @@ def test_the_tables_have_all_methods_and_sort(browser: webdriver.Chrome) -> None
         assert names == sorted(METHODS, reverse=True)
 
 
-def test_damaged_and_half_finished_runs_are_reported_and_skipped(browser: webdriver.Chrome, report: Path) -> None:
+def damaged_and_half_finished_runs_are_reported_and_skipped(browser: webdriver.Chrome, folder: Path) -> None:
     said = [note.text for note in browser.find_elements(By.CSS_SELECTOR, "body > .warning")]
     assert len(said) == 2
-    assert f"skipped: {report.parent / 'damaged'}" in said[0]
-    assert f"skipped in tables: {report.parent / 'half'}: unfinished (round 3 of 3)" in said[1]
+    assert f"skipped: {folder / 'damaged'}" in said[0]
+    assert f"skipped in tables: {folder / 'half'}: unfinished (round 3 of 3)" in said[1]
 
 
 def downloaded(browser: webdriver.Chrome, folder: Path, key: str, kind: str) -> Path:
@@ -106,9 +112,8 @@ def downloaded(browser: webdriver.Chrome, folder: Path, key: str, kind: str) -> 
     raise AssertionError(f"{path.name} was not downloaded")
 
 
-@pytest.mark.parametrize("key", FIGURES)
-def test_figures_and_their_data_can_be_saved(key: str, browser: webdriver.Chrome, report: Path) -> None:
-    folder = report.parent / "downloads"
+def figures_and_their_data_can_be_saved(key: str, browser: webdriver.Chrome, folder: Path) -> None:
+    browser.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(folder)})
     with Image.open(downloaded(browser, folder, key, "png")) as image:
         assert image.width >= 1200
         assert len(image.convert("RGB").getcolors(1 << 24) or []) > 50
@@ -121,20 +126,15 @@ def test_figures_and_their_data_can_be_saved(key: str, browser: webdriver.Chrome
         assert len(rows) == len(METHODS) * 7 * 7
 
 
-def test_the_whole_page_fits_a_phone(browser: webdriver.Chrome) -> None:
-    with phone(browser):
-        fits(browser)
-
-
-def test_nothing_is_logged_and_nothing_fetched(browser: webdriver.Chrome) -> None:
+def nothing_is_logged_and_nothing_fetched(browser: webdriver.Chrome) -> None:
     assert errors(browser) == []
     fetched = "return performance.getEntriesByType('resource').map(e => e.name).filter(n => /^(http|file)/.test(n))"
     assert browser.execute_script(fetched) == []
 
 
-def test_a_browser_without_webgl_shows_contours_and_says_so(report: Path) -> None:
+def a_browser_without_webgl_shows_contours_and_says_so(page: Path) -> None:
     with chromium(*NO_WEBGL) as browser:
-        visit(browser, report)
+        visit(browser, page)
         assert browser.execute_script(TYPES) == ["contour"] * 5
         assert "no WebGL" in browser.find_element(By.CSS_SELECTOR, "#landscape .warning").text
         assert not browser.find_element(By.CSS_SELECTOR, "[data-view='3d']").is_enabled()

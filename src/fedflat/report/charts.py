@@ -1,4 +1,4 @@
-"""What a figure shows, as plain values: prepared once, drawn by the page (draw.js) and for papers (paper.py)."""
+"""What a figure shows, as plain values: prepared once, drawn by the page (assets/) and for papers (paper.py)."""
 
 from __future__ import annotations
 

@@ -20,6 +20,8 @@ from fedflat.report.contents import Contents, contents
 from fedflat.report.runs import Run, read_runs
 from fedflat.report.sheets import flatness_sheet, results_sheet
 
+SCRIPTS = ("frames.js", "curves.js", "grids.js", "save.js", "page.js")  # the last one starts
+
 
 def report(
     paths: Sequence[Path], out: Path, target: float, figures: Path | None = None, tensorboard: Path | None = None
@@ -72,7 +74,7 @@ def page(runs: Sequence[Run], contents: Contents, problems: Sequence[str], targe
         versions=made_with(runs),
         configs=[(run.name, describe(run)) for run in runs],
         css=_file("page.css"),
-        script=_file("draw.js") + _file("page.js"),
+        script="".join(map(_file, SCRIPTS)),
         plotly=plotly.offline.get_plotlyjs(),
         data=_json([dataclasses.asdict(chart) for chart in contents.charts]),
         colours=_json(COLOURS),
@@ -80,7 +82,7 @@ def page(runs: Sequence[Run], contents: Contents, problems: Sequence[str], targe
 
 
 def _file(name: str) -> str:
-    return resources.files("fedflat.report").joinpath(name).read_text(encoding="utf-8")
+    return resources.files("fedflat.report").joinpath("assets", name).read_text(encoding="utf-8")
 
 
 def _json(value: Any) -> str:

@@ -1,0 +1,49 @@
+// What all figures have in common: colours, axes and frames.
+const DASHES = ["solid", "dash", "dot", "dashdot", "longdash"];
+const FORMS = {
+  number: {},
+  percent: { tickformat: ".0%", hoverformat: ".2%" },
+  bytes: { tickformat: "~s", ticksuffix: "B", hoverformat: ".4s" },
+};
+const CLEAR = "rgba(0,0,0,0)";
+const colour = number => COLOURS[number % COLOURS.length];
+const even = colours => colours.map((c, i) => [i / (colours.length - 1), c]);
+
+/** A colour of the style sheet, as light or dark has it now. */
+function css(name) {
+  const probe = document.body.appendChild(document.createElement("i"));
+  probe.style.color = `var(${name})`;
+  const found = getComputedStyle(probe).color;
+  probe.remove();
+  return found;
+}
+
+function colours() {
+  const names = ["ink", "soft", "paper", "line", "panel", "low", "high"];
+  return Object.fromEntries(names.map(name => [name, css(`--${name}`)]));
+}
+
+/** Powers of ten only, where a logarithmic axis spans several. */
+function decades(values) {
+  const logs = values.filter(v => v > 0).map(Math.log10);
+  const span = Math.max(...logs) - Math.min(...logs);
+  return span > 1.5 ? { dtick: Math.ceil(span / 6) } : {};
+}
+
+function axis(a, theme, values = []) {
+  return {
+    title: { text: a.label, standoff: 6 }, type: a.log ? "log" : "linear", automargin: true, exponentformat: "power",
+    gridcolor: theme.line, zerolinecolor: theme.line, linecolor: theme.line,
+    ...FORMS[a.form], ...(a.log ? decades(values) : {}),
+  };
+}
+
+function frame(theme, more) {
+  return {
+    paper_bgcolor: CLEAR, plot_bgcolor: CLEAR, margin: { l: 56, r: 12, t: 8, b: 44 }, showlegend: false,
+    font: { color: theme.ink, size: 12, family: "system-ui, sans-serif" },
+    hoverlabel: { bgcolor: theme.panel, bordercolor: theme.line, font: { color: theme.ink } },
+    dragmode: matchMedia("(pointer: coarse)").matches ? false : "zoom", // a finger scrolls the page
+    ...more,
+  };
+}

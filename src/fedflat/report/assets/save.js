@@ -1,0 +1,53 @@
+// Figures as PNG and their data as CSV, made in the page.
+
+function save(name, href) {
+  const link = Object.assign(document.createElement("a"), { href, download: name });
+  document.body.append(link);
+  link.click();
+  link.remove();
+}
+
+/** All numbers of a chart as rows, the first of which names the columns. */
+function rows(chart) {
+  const blank = value => value ?? "";
+  if (chart.lines) {
+    const row = line => line.x.map((x, i) => [line.name, x, ...[line.y[i], line.low[i], line.high[i]].map(blank)]);
+    return [["name", chart.x.label, chart.y.label, "low", "high"], ...chart.lines.flatMap(row)];
+  }
+  const row = grid => grid.y.flatMap((y, i) => grid.x.map((x, j) => [grid.name, x, y, blank(grid.z[i][j])]));
+  return [["name", chart.x.label, chart.y.label, chart.z.label], ...chart.grids.flatMap(row)];
+}
+
+function saveData(chart) {
+  const quoted = cell => /[",\n]/.test(cell) ? `"${String(cell).replaceAll('"', '""')}"` : cell;
+  const text = rows(chart).map(row => row.map(quoted).join(",")).join("\n") + "\n";
+  save(`${chart.key}.csv`, URL.createObjectURL(new Blob([text], { type: "text/csv" })));
+}
+
+/** One panel as an image, seen as it is seen on the page. */
+async function picture({ data, layout }, plot, size, named) {
+  const seen = layout.scene && plot.layout.scene ? { scene: { ...layout.scene, camera: plot.layout.scene.camera } } : {};
+  const legend = { showlegend: named, legend: { orientation: "h", y: 1.02, yanchor: "bottom" } };
+  const image = new Image();
+  image.src = await Plotly.toImage({ data, layout: { ...layout, ...seen, ...legend } }, { format: "png", scale: 2, ...size });
+  await image.decode();
+  return image;
+}
+
+/** All panels in one picture of twice the screen's resolution, with their names or a legend. */
+async function savePicture(chart) {
+  const drawn = panels(chart), title = chart.grids ? 26 : 0, columns = Math.min(drawn.length, 3);
+  const size = drawn.length > 1 ? { width: 420, height: 360 } : { width: 760, height: 460 };
+  const wide = 2 * size.width, high = 2 * (size.height + title);
+  const canvas = document.createElement("canvas"), pen = canvas.getContext("2d");
+  Object.assign(canvas, { width: columns * wide, height: Math.ceil(drawn.length / columns) * high });
+  pen.fillStyle = css("--paper");
+  pen.fillRect(0, 0, canvas.width, canvas.height);
+  Object.assign(pen, { fillStyle: css("--ink"), font: "600 28px system-ui, sans-serif", textAlign: "center" });
+  for (const [n, panel] of drawn.entries()) {
+    const left = wide * (n % columns), top = high * Math.floor(n / columns);
+    pen.drawImage(await picture(panel, plots(chart)[n], size, !title), left, top + 2 * title);
+    if (title) pen.fillText(chart.grids[n].name, left + wide / 2, top + 36);
+  }
+  save(`${chart.key}.png`, canvas.toDataURL("image/png"));
+}
