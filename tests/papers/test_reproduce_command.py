@@ -105,6 +105,20 @@ def test_budget_stops_before_it_is_spent(place: Place, capsys: pytest.CaptureFix
     assert place.records()
 
 
+def test_what_is_too_long_waits_for_what_is_not(
+    place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["fedsol/table2", "--cells", "cifar10 lda-0.3 fed*o*", *SMALL, "--seeds", "0", "--budget", "1h"]
+    needed = {"fedprox": 7200.0, "fednova": 7200.0, "fedsol": 1.0}
+    monkeypatch.setattr("fedflat.papers.command.estimate", lambda group, *_: needed[group[0].cells[0].row])
+    assert place(*words) == 0
+    out = capsys.readouterr().out
+    trained = [line.split(":")[0] for line in out.splitlines() if "1 run of 3 rounds" in line]
+    assert [name.split()[-1] for name in trained] == ["fedprox", "fednova", "fedsol", "fedprox", "fednova"]
+    assert out.count("put off, 60 min left") == 2
+    assert len(place.records()) == 3
+
+
 def test_measures_of_final_models(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["fedsol/table9", "--cells", "cifar10 fedbabu *", *SMALL, "--seeds", "0", "--csv"]
     assert place(*words) == 0

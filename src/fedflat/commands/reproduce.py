@@ -32,7 +32,7 @@ class ReproduceOptions:
     dataset: str | None = None
     """Another data set, such as digits, for a try; there is no verdict then."""
     budget: str | None = None
-    """Time that may be used, such as 90s, 20m or 1.5h; nothing is begun that would not end within it."""
+    """Time that may be used, such as 90s, 20m or 1.5h; what ends within it goes first, the rest continues next time."""
     engine: Literal["auto", "sequential", "batched"] = "auto"
     """How clients train (fedflat run --help)."""
     device: Literal["auto", "cpu", "cuda"] = "auto"

@@ -9,7 +9,7 @@ from fedflat.errors import UserError, near_miss
 from fedflat.experiments.result import versions
 from fedflat.papers.catalogue import TABLES, find_table
 from fedflat.papers.estimate import estimate
-from fedflat.papers.perform import RESERVE, BudgetSpent, perform, shown
+from fedflat.papers.perform import BudgetSpent, TooLong, perform, shown
 from fedflat.papers.plan import Job, Request, groups, jobs, prepared
 from fedflat.papers.render import FORMS, as_text, rows
 from fedflat.papers.table import Cell, Table
@@ -61,28 +61,30 @@ def choose(table: Table, patterns: Sequence[str], variant: str = "") -> list[Cel
 
 
 def train(todo: Sequence[Job], request: Request) -> None:
-    """Group after group, as far as the budget goes."""
-    hardware = versions()["hardware"]
-    for number, group in enumerate(found := groups(todo), 1):
-        label = f"{number}/{len(found)} {group[0].label}"
-        stored = request.stored()
-        needed = estimate(group, request, stored, hardware)
-        print(_announce(label, group, needed), flush=True)
-        if needed and needed * RESERVE + 5 > request.left():
-            print(f"{label}: left out, only {shown(request.left())} left", flush=True)
-            continue
+    """Group after group, those first that end in time; then as much of the others as there is time for."""
+    queue, late = groups(todo), list[list[Job]]()
+    while queue or late:
+        others = bool(queue)
+        group = queue.pop(0) if queue else late.pop(0)
+        needed = estimate(group, request, request.stored(), versions()["hardware"])
+        print(_announce(group, needed), flush=True)
         try:
-            perform(group, request, lambda text: print(text, flush=True))
-        except BudgetSpent as spent:
-            print(f"{label}: {spent}", flush=True)
-            break
+            if needed and others and not request.fits(needed):
+                raise TooLong(f"put off, {shown(request.left())} left")
+            perform(group, request, lambda text: print(text, flush=True), others)
+        except TooLong as reason:
+            print(f"{group[0].label}: {reason}", flush=True)
+            late.append(group)
+        except BudgetSpent as reason:
+            print(f"{group[0].label}: {reason}", flush=True)
+            return
 
 
-def _announce(label: str, group: Sequence[Job], needed: float | None) -> str:
+def _announce(group: Sequence[Job], needed: float | None) -> str:
     """What is about to be trained, and how long it may take."""
     lanes, rounds = sum(len(job.experiment.seeds) for job in group), group[0].experiment.rounds
     time = f"about {shown(needed)}" if needed else "time measured on its first rounds"
-    return f"{label}: {_many(len(group), 'partition')}, {_many(lanes, 'run')} of {rounds} rounds, {time}"
+    return f"{group[0].label}: {_many(len(group), 'partition')}, {_many(lanes, 'run')} of {rounds} rounds, {time}"
 
 
 def _many(number: int, thing: str) -> str:

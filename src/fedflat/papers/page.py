@@ -34,7 +34,8 @@ A cell is named by its words, such as `fedsol/table2 cifar10 lda-0.1 fedavg`; `-
 words of the cell in order. Cells that differ only in how data are dealt are trained together, with all their seeds, as
 lanes of one run; cells of other tables with equal settings share the result. Run folders are kept in `runs/reproduce/`:
 an interrupted command continues from the last checkpoint when it is repeated. Times are estimated from stored results
-on the same hardware, otherwise from the first rounds; what would not end within `--budget` is not begun or is stopped.
+on the same hardware, otherwise from the first rounds; with `--budget`, what ends in time is trained first, and what does
+not is stopped in time and goes on with the next call.
 """
 
 

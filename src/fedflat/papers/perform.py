@@ -21,19 +21,25 @@ from fedflat.papers.record import Record, curve, numbers, write
 from fedflat.report.runs import read_run
 
 MEASURED = (3, 8)  # rounds of a call between which its speed is measured, after what is slow only once
-RESERVE = 1.05  # on an estimate, and 5 seconds for writing
 Say = Callable[[str], None]
 
 
 class BudgetSpent(Exception):
-    """The time would not do; the run folders keep what was trained up to their last checkpoint."""
+    """The time is over; the run folders keep what was trained up to their last checkpoint."""
+
+
+class TooLong(Exception):
+    """A group would not end in time, and others may."""
 
 
 class Watch:
-    """Estimates a group's time from its first rounds, and stops it where that, or the clock, exceeds the budget."""
+    """Estimates a group's time from its first rounds, and stops it when the budget is spent.
 
-    def __init__(self, label: str, rounds: int, request: Request, say: Say) -> None:
-        self.label, self.rounds, self.request, self.say = label, rounds, request, say
+    Where there are `others` that may end in time, one that would not is stopped at once.
+    """
+
+    def __init__(self, label: str, rounds: int, request: Request, say: Say, others: bool) -> None:
+        self.label, self.rounds, self.request, self.say, self.others = label, rounds, request, say, others
         self.calls, self.began = 0, (0.0, 0)
 
     def __call__(self, round: int, rows: list[dict[str, Any]]) -> None:
@@ -47,16 +53,16 @@ class Watch:
             self._foresee(round)
         if self.calls > MEASURED[1] and round % max(1, self.rounds // 10) == 0 and rows:
             self.say(f"{self.label}: round {round} of {self.rounds}, accuracy {rows[0]['accuracy']:.1%}")
-        if self.request.left() < 5:
+        if self.request.left() < 0:
             raise BudgetSpent(f"stopped in round {round}; the same command goes on from the last checkpoint")
 
     def _foresee(self, round: int) -> None:
-        """Say how long the rest will take; give up if that is too long."""
+        """Say how long the rest will take; give way to others if that is too long."""
         start, first = self.began
         rest = (time.monotonic() - start) / (round - first) * (self.rounds - round)
         self.say(f"{self.label}: about {shown(rest)} more")
-        if rest * RESERVE + 5 > self.request.left():
-            raise BudgetSpent(f"not continued: only {shown(self.request.left())} left")
+        if self.others and not self.request.fits(rest):
+            raise TooLong(f"put off, {shown(self.request.left())} left")
 
 
 def shown(seconds: float) -> str:
@@ -66,10 +72,10 @@ def shown(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
-def perform(group: Sequence[Job], request: Request, say: Say) -> None:
-    """Train a group and store its records; raises BudgetSpent."""
+def perform(group: Sequence[Job], request: Request, say: Say, others: bool = False) -> None:
+    """Train a group and store its records; raises BudgetSpent, and TooLong where others wait."""
     folders = [request.folder(job) for job in group]
-    watch = Watch(_label(group), group[0].experiment.rounds, request, say)
+    watch = Watch(_label(group), group[0].experiment.rounds, request, say, others)
     results = _train([job.experiment for job in group], folders, watch)
     lanes = sum(len(job.experiment.seeds) for job in group)
     for job, folder, result in zip(group, folders, results, strict=True):
@@ -94,10 +100,11 @@ def _label(group: Sequence[Job]) -> str:
 def _record(job: Job, folder: Path, result: Result, lanes: int, request: Request) -> Record:
     """What is stored of one experiment."""
     seeds, trained = job.experiment.seeds, job.experiment
+    asked = [cell.measure for cell in job.cells if "." in cell.measure]
     extra = measure(folder, wanted(job.cells), seeds, request.device)
     rows = {
         str(seed): {
-            "numbers": {**numbers(result, seed), **extra[seed]},
+            "numbers": {**dict.fromkeys(asked), **numbers(result, seed), **extra[seed]},
             "diverged": seed in result.diverged_seeds,
             "curve": curve(result, seed),
             "run": 0,

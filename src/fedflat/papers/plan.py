@@ -20,6 +20,7 @@ from fedflat.papers.extras import probes, wanted
 from fedflat.papers.table import Cell
 from fedflat.papers.values import Stored
 
+RESERVE = 5.0  # seconds of a budget for writing results
 PROBED = 10  # rounds of a run in which probes measure
 
 
@@ -61,8 +62,12 @@ class Request:
         return self.runs / stored.table / f"{'_'.join(stored.words)}-{digest}"
 
     def left(self) -> float:
-        """Seconds until the deadline."""
-        return self.deadline - time.monotonic()
+        """Seconds until the deadline, less what writing takes."""
+        return self.deadline - time.monotonic() - RESERVE
+
+    def fits(self, seconds: float) -> bool:
+        """Whether what is thought to take so long ends in time."""
+        return 1.05 * seconds <= self.left()
 
 
 class Job(NamedTuple):
