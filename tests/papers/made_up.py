@@ -33,4 +33,5 @@ def store(
         for seed, value in enumerate(values)
     }
     run = {"seeds": list(range(len(values))), "rounds": 100, "seconds": 50.0, "lanes": 1, "versions": {"hardware": "h"}}
+    run |= {"data": "CIFAR-10 (JPEG)", "precision": "tf32"}
     write(folder, Record(name, to_dict(trained), rounds or trained.rounds, seeds, [run]))

@@ -154,6 +154,7 @@ def test_page_is_rebuilt_from_results(place: Place, tmp_path: Path) -> None:
     assert "| cifar10 lda-0.1 fedsol | 64.13 ± 0.46 | 64.50 ± 0.71 (2 seeds) | +0.37 | within 2 sd |" in text
     assert "| fedsol/table2 | FedSOL is best on CIFAR-10 at α = 0.1 | not run yet |" in text
     assert "starts from ImageNet weights" in text
+    assert "Trained on CIFAR-10 (JPEG) on h, tf32." in text
     before = text
     assert place("--show", "--out", str(out)) == 0
     assert out.read_text(encoding="utf-8") == before

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from fedflat.engine.folder import write_atomically
@@ -12,7 +13,7 @@ from fedflat.papers.claimed import CLAIMS
 from fedflat.papers.measures import MEASURES
 from fedflat.papers.plan import Request
 from fedflat.papers.render import as_markdown, rows
-from fedflat.papers.table import Table
+from fedflat.papers.table import Cell, Table
 from fedflat.papers.values import Stored
 
 INTRODUCTION = """# Reproduction of the three papers
@@ -34,8 +35,8 @@ A cell is named by its words, such as `fedsol/table2 cifar10 lda-0.1 fedavg`; `-
 words of the cell in order. Cells that differ only in how data are dealt are trained together, with all their seeds, as
 lanes of one run; cells of other tables with equal settings share the result. Run folders are kept in `runs/reproduce/`:
 an interrupted command continues from the last checkpoint when it is repeated. Times are estimated from stored results
-on the same hardware, otherwise from the first rounds; with `--budget`, what ends in time is trained first, and what does
-not is stopped in time and goes on with the next call.
+on the same hardware, otherwise from the first rounds; with `--budget`, what ends in time is trained first, and the rest
+is stopped in time and goes on with the next call.
 """
 
 
@@ -75,4 +76,14 @@ def _section(table: Table, stored: Stored, request: Request) -> str:
         + (f" {table.note}" if table.note else "")
         + "".join(f" Not available: {reason}." for reason in never),
     ]
-    return "\n\n".join([*lines, *([as_markdown(rows(table, run, stored, request))] if run else [])])
+    if run:
+        lines += [as_markdown(rows(table, run, stored, request)), _origin(run, stored)]
+    return "\n\n".join(filter(None, lines))
+
+
+def _origin(cells: Sequence[Cell], stored: Stored) -> str:
+    """On which data, hardware and arithmetic the numbers were got."""
+    records = [record for cell in cells if (record := stored.record(stored.experiment(cell)))]
+    runs = [run for record in records for run in record.runs]
+    found = [f"{run['data']} on {run['versions']['hardware']}, {run['precision']}" for run in runs]
+    return f"Trained on {'; '.join(dict.fromkeys(found))}." if found else ""
