@@ -27,6 +27,7 @@ FIGURE5 = table(
     [CIFAR[2]],
     "fedgloss ?\nfedsmoo ?\nfedsam ?",
     note="Claim: FedGloSS's local models lie in regions that are flat for all data as well.",
+    measure="plot",
     unavailable={"*": f"{PLOT} local-landscape"},
 )
 FIGURE6 = table(
@@ -36,6 +37,7 @@ FIGURE6 = table(
     [CIFAR[0], CIFAR[2], RESNETS[1]],
     "fedgloss ? ? ?\nfedsam ? ? ?\nfedsmoo ? ? ?",
     note="Claim: FedGloSS's minima are flatter and lower.",
+    measure="plot",
     unavailable={"*": f"{PLOT} landscape"},
 )
 FIGURE7 = table(
@@ -61,6 +63,7 @@ FIGURE9 = table(
     CIFAR,
     "fedgloss ? ? ? ?\nnaivefedgloss ? ? ? ?",
     note="Claim: there is no barrier between them.",
+    measure="plot",
     unavailable={"*": "a curve between two runs, drawn by fedflat analyse RUN RUN --what barrier"},
 )
 FIGURE18 = table(

@@ -31,6 +31,7 @@ MEASURES = {
     "knn-1": Measure("the same with kNN-Per, 1 epoch", "%"),
     "knn-5": Measure("the same with kNN-Per, 5 epochs", "%"),
     "alone": Measure("mean accuracy of clients that train alone", "%"),
+    "plot": Measure("drawn, not a number"),
     "latency": Measure("seconds of a local step", higher=False),
     "drift.global_local": Measure("mean distance of local models from the global one", higher=False),
     "drift.local_local": Measure("mean distance of local models from each other", higher=False),

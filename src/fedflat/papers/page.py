@@ -8,7 +8,7 @@ from pathlib import Path
 from fedflat.engine.folder import write_atomically
 from fedflat.papers import fedgf, fedgloss, fedsol, verdict
 from fedflat.papers.catalogue import TABLES
-from fedflat.papers.cells import PAPERS
+from fedflat.papers.cells import source
 from fedflat.papers.claimed import CLAIMS
 from fedflat.papers.measures import MEASURES
 from fedflat.papers.plan import Request
@@ -65,13 +65,12 @@ def _settings() -> str:
 
 def _section(table: Table, stored: Stored, request: Request) -> str:
     """One table: what it shows, what is run of it, and the numbers."""
-    paper, _, place = table.name.partition("/")
     cells = [*table.cells, *table.variants]
     run = [cell for cell in cells if stored.ours(cell)]
     never = sorted({cell.unavailable for cell in table.cells if cell.unavailable})
     about = "; ".join(dict.fromkeys(MEASURES[cell.measure].text for cell in table.cells))
     lines = [
-        f"### {PAPERS[paper]}, {place}: {table.title}",
+        f"### {source(table.cells[0])}: {table.title}",
         f"{about[0].upper()}{about[1:]}. {len([c for c in run if not c.variant])} of {len(table.cells)} cells run."
         + (f" {table.note}" if table.note else "")
         + "".join(f" Not available: {reason}." for reason in never),
