@@ -82,13 +82,18 @@ def test_probes(make_run: MakeRun) -> None:
     probes = {"drift.local_local": 2.0, "drift.global_local": 1.0, "fedgf.c": 0.5, "fedgf.distance": None}
     found = charts(make_run("a", [0.5, 0.6], probes=probes | {"classes.accuracy": [0.0, None]}), make_run("b", [0.1]))
     drift = curves(found, "probe-drift")
-    assert [(line.name, line.dash) for line in drift] == [("a, global local", 0), ("a, local local", 1)]
-    assert [line.y for line in drift] == [[1.5, 1.5], [2.5, 2.5]]
+    assert [(line.name, line.dash) for line in drift] == [("a, local local", 0), ("a, global local", 1)]
+    assert [line.y for line in drift] == [[2.5, 2.5], [1.5, 1.5]]
     assert curves(found, "probe-fedgf-c")[0].y == [1.0, 1.0]
     assert "probe-fedgf-distance" not in found
     heat = grids(found, "probe-classes-accuracy")
     assert [(grid.name, grid.x, grid.z) for grid in heat.grids] == [("a", [1, 2], [[0.5, 0.5], [None, None]])]
     assert "FedSOL" in found["probe-drift"].caption
+
+
+def test_probes_cannot_name_files_elsewhere(make_run: MakeRun) -> None:
+    found = charts(make_run("a", [0.5], probes={"x.../../y": 1.0}))
+    assert "probe-x-y" in found
 
 
 def test_runs_without_probes_and_analyses_have_no_such_figures(make_run: MakeRun) -> None:

@@ -30,7 +30,7 @@ def test_figures_are_pdf_and_png_one_column_wide(words: list[str], tmp_path: Pat
     assert f"figures in {folder}" in capsys.readouterr().out
     keys = re.findall(r'<figure id="([^"]+)"', (tmp_path / "page.html").read_text())
     expected = {*keys, "landscape-3d"}
-    assert {"accuracy", "clients", "landscape", "spectrum", "probe-drift-global_local"} <= expected
+    assert {"accuracy", "clients", "landscape", "spectrum", "probe-drift"} <= expected
     assert {path.name for path in folder.iterdir()} == {f"{key}.{kind}" for key in expected for kind in ("pdf", "png")}
     for key in expected:
         pdf = (folder / f"{key}.pdf").read_bytes()

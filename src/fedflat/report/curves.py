@@ -53,4 +53,4 @@ def _against_bytes(run: Run, number: int) -> Line:
     assert run.result
     each = run.result.bytes_down_per_client_round + run.result.bytes_up_per_client_round
     found = line(run, number, "accuracy")
-    return dataclasses.replace(found, x=[r * each * run.config.get("cohort", 1) for r in found.x])
+    return dataclasses.replace(found, x=[r * each * run.config["cohort"] for r in found.x])

@@ -104,7 +104,7 @@ def _path(found: Found) -> Curves:
 
 def _barrier(found: Found) -> Curves:
     lines = [
-        band(f"{document.get('to', '?')} → {name}", n, _near(_pairs(document, "gamma", "loss")))
+        band(f"{document.get('to', '?')} → {name}", n, _between(_pairs(document, "gamma", "loss")))
         for n, name, document in found
     ]
     caption = (
@@ -114,9 +114,9 @@ def _barrier(found: Found) -> Curves:
     return Curves("barrier", "Between the models", caption, Axis("γ"), LOSS, lines)
 
 
-def _near(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The way between the models and a little beyond, where the loss does not dwarf what lies between."""
-    return [(gamma, loss) for gamma, loss in points if -0.25 <= gamma <= 1.25]
+def _between(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The way between the models; what lies beyond them would dwarf it."""
+    return [(gamma, loss) for gamma, loss in points if -1e-6 <= gamma <= 1 + 1e-6]
 
 
 FIGURES: dict[str, Callable[[Found], Chart]] = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -17,15 +18,16 @@ READING = {
     "forgetting": "The gap between a run's lines before and after is what training on clients' own data has undone.",
     "classes": "Pale cells are classes that the global model does not know in that round.",
 }
-TOGETHER = ("drift", "forgetting")  # their measures are of one kind and share a figure; others have one for each
+TOGETHER = {"drift": Axis("distance"), "forgetting": Axis("accuracy", "percent")}  # measures that share a figure
 LISTED = {"classes": "class", "lambda": "parameter tensor"}  # what the places of a list stand for
 
 
 def probed(runs: Sequence[Run]) -> Iterator[Chart]:
     """Figures of every probe that any of the runs has, by name."""
-    keys = sorted({key for run in runs for row in run.rows for key in row.get("probes", {})}, key=_probe)
+    known = dict.fromkeys(key for run in runs for row in run.rows for key in row.get("probes", {}))
+    keys = sorted(known, key=_probe)  # a probe's measures stay in their order
     for probe, found in itertools.groupby(keys, _probe):
-        measures = sorted(found)
+        measures = list(found)
         for group in [measures] if probe in TOGETHER else [[key] for key in measures]:
             yield from _curves(runs, probe, group)
         yield from (chart for key in measures for chart in _heat(runs, probe, key))
@@ -37,6 +39,11 @@ def _probe(key: str) -> str:
 
 def _measure(key: str) -> str:
     return key.partition(".")[2].replace("_", " ") or key
+
+
+def _key(name: str) -> str:
+    """A name for elements and files, whatever the metrics hold."""
+    return "probe-" + re.sub(r"[^\w-]+", "-", name)
 
 
 def _caption(probe: str) -> str:
@@ -55,10 +62,10 @@ def _curves(runs: Sequence[Run], probe: str, keys: Sequence[str]) -> Iterator[Cu
     """Measures of all runs over the rounds, where they are numbers."""
     lines = [line for dash, key in enumerate(keys) for line in _lines(runs, key, dash, len(keys) > 1)]
     if lines:
-        name = probe if len(keys) > 1 else f"{probe}, {_measure(keys[0])}"
-        y = Axis(probe if len(keys) > 1 else _measure(keys[0]), "bytes" if keys[0].endswith(".bytes") else "number")
-        key = f"probe-{probe if len(keys) > 1 else keys[0].replace('.', '-')}"
-        yield Curves(key, f"Probe: {name}", _caption(probe), ROUND, y, lines, smooth=True)
+        alone = Axis(_measure(keys[0]), "bytes" if keys[0].endswith(".bytes") else "number")
+        y, name = TOGETHER.get(probe, alone), probe if probe in TOGETHER else keys[0].replace(".", ", ")
+        key = _key(probe if probe in TOGETHER else keys[0])
+        yield Curves(key, f"Probe: {name.replace('_', ' ')}", _caption(probe), ROUND, y, lines, smooth=True)
 
 
 def _lines(runs: Sequence[Run], key: str, dash: int, named: bool) -> Iterator[Line]:
@@ -80,7 +87,7 @@ def _heat(runs: Sequence[Run], probe: str, key: str) -> Iterator[Grids]:
         scale = (0.0, 1.0) if share else (min(values), max(values))
         title = "Accuracy of each class" if share else f"Probe: {probe}, {_measure(key)}"
         axes = ROUND, Axis(LISTED.get(probe, "number")), z
-        yield Grids(f"probe-{key.replace('.', '-')}", title, _caption(probe), *axes, grids, *scale)
+        yield Grids(_key(key), title, _caption(probe), *axes, grids, *scale)
 
 
 def _grid(name: str, points: Iterable[tuple[int, Sequence[float | None]]]) -> Grid:

@@ -34,7 +34,7 @@ def read_run(path: Path) -> Run:
         config = yaml.safe_load((path / "config.yaml").read_text(encoding="utf-8"))
         rows, finished = [_checked(row) for row in read_rows(path / "metrics.jsonl")], path / "result.json"
         result = Result(**json.loads(finished.read_text(encoding="utf-8")), history=rows) if finished.exists() else None
-        setting = {"method": config["method"], **config}
+        setting = {"method": config["method"], "cohort": int(config.get("cohort", 1)), **config}
     except FileNotFoundError as error:
         raise UserError(f"{path}: not a run folder ({Path(str(error.filename)).name} is missing)") from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, yaml.YAMLError) as error:

@@ -101,19 +101,20 @@ def flatness_sheet(runs: Sequence[Run], documents: Sequence[Documents]) -> Sheet
 
 def _column(documents: Sequence[Documents], what: str, key: str) -> list[Cell]:
     """One number of every run: a dash where a run lacks it, nothing where all do."""
-    scores = [_over_seeds(each, what, key) for each in documents]
-    known = [score[0] for score in scores if score]
+    found = [_over_seeds(each, what, key) for each in documents]
+    known = [mean_std(values)[0] for values in found if values]
     low = min(known) if key in FLAT and len(known) > 1 else None
-    return [Cell(_text(*s), s[0] == low) if s else Cell("–" if known else "") for s in scores]
+    return [Cell(_text(v), mean_std(v)[0] == low) if v else Cell("–" if known else "") for v in found]
 
 
-def _over_seeds(documents: Documents, what: str, key: str) -> tuple[float, float] | None:
+def _over_seeds(documents: Documents, what: str, key: str) -> list[float]:
+    """One number of a run, of every seed that has it."""
     seeds = documents.get(what, {}).get("seeds", {}).values()
-    values = [seed[key] for seed in seeds if seed.get(key) is not None]
-    return mean_std(values) if values else None
+    return [seed[key] for seed in seeds if seed.get(key) is not None]
 
 
-def _text(mean: float, std: float) -> str:
-    """Three digits of the mean, and the standard deviation to the same place."""
+def _text(values: list[float]) -> str:
+    """Three digits of the mean, and of several values the standard deviation to the same place."""
+    mean, std = mean_std(values)
     places = min(max(2 - math.floor(math.log10(abs(mean))), 0), 6) if mean else 2
-    return f"{mean:.{places}f} ± {std:.{places}f}"
+    return f"{mean:.{places}f}" + (f" ± {std:.{places}f}" if len(values) > 1 else "")

@@ -8,7 +8,7 @@ function heat(chart, theme) {
   return chart.grids.map(grid => ({
     data: [{
       type: "heatmap", ...grid, zmin: chart.low, zmax: chart.high, colorscale: even([theme.low, theme.high]), colorbar,
-      xgap: grid.x.length > 60 ? 0 : 1, ygap: grid.y.length > 30 ? 0 : 1,
+      xgap: grid.x.length > 30 ? 0 : 1, ygap: grid.y.length > 30 ? 0 : 1,
       hovertemplate: `${chart.x.label} %{x}, ${chart.y.label} %{y}: %{z}<extra></extra>`,
     }],
     layout: frame(theme, {
