@@ -1,4 +1,4 @@
-"""Small tensors from the host to where training happens."""
+"""Tensors from the host to where training happens."""
 
 from __future__ import annotations
 
@@ -10,5 +10,11 @@ from torch import Tensor
 
 def send(values: Any, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
     """`values` as a tensor on `device`; a GPU is not waited for."""
-    tensor = torch.as_tensor(values, dtype=dtype)
-    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
+    return bring(torch.as_tensor(values, dtype=dtype), device)
+
+
+def bring(tensor: Tensor, device: torch.device) -> Tensor:
+    """`tensor` on `device`; from the host through pinned memory, so that a GPU is not waited for."""
+    if tensor.device == device or device.type != "cuda":
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)

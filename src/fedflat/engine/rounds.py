@@ -15,12 +15,12 @@ from fedflat.random import choose, fold, purpose
 
 
 class Trial:
-    """Everything that changes while one seed is trained: the server's state and the clients'."""
+    """Everything that changes while one seed is trained: the server's state and the clients', kept at `home`."""
 
-    def __init__(self, seed: int, method: Method, params: Tensor) -> None:
+    def __init__(self, seed: int, method: Method, params: Tensor, home: torch.device | None = None) -> None:
         self.seed = seed
         self.server = method.init_server(params)
-        self.clients = ClientStore(method.init_client(params))
+        self.clients = ClientStore(method.init_client(params), home)
 
     def pack(self) -> dict[str, Tensor]:
         """The trial as named tensors."""
@@ -33,7 +33,8 @@ class Trial:
         for name, tensor in named.items():
             part, _, rest = name.partition(".")
             parts[part][rest] = tensor
-        self.server = unpack(self.server, parts["server"])
+        device = self.server.params.device
+        self.server = unpack(self.server, {name: tensor.to(device) for name, tensor in parts["server"].items()})
         self.clients.unpack(parts["clients"])
 
 

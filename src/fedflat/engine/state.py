@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedflat.transfer import send
+from fedflat.transfer import bring, send
 
 
 def pack(state: Any, prefix: str = "") -> dict[str, Tensor]:
@@ -73,17 +73,21 @@ def nbytes(state: Any) -> int:
 class ClientStore:
     """States of all clients of one trial. Only clients that have taken part occupy memory; the others share `initial`.
 
-    Rows of one growing table per tensor: row 0 is the initial state, `rows` numbers the others.
+    Rows of one growing table per tensor: row 0 is the initial state, `rows` numbers the others. The table is where
+    `initial` is, or at `home`: states then travel to the former when they are asked for, and back.
     """
 
-    def __init__(self, initial: Any) -> None:
-        self.initial = initial
+    def __init__(self, initial: Any, home: torch.device | None = None) -> None:
+        tensors = list(pack(initial).values())
+        self.initial, self.home = initial, home or (tensors[0].device if tensors else torch.device("cpu"))
         self.rows: dict[int, int] = {}
-        self._table = tree_map(lambda tensor: tensor[None].clone(), initial)
+        self._table = tree_map(lambda tensor: tensor[None].to(self.home, copy=True), initial)
 
     def gather(self, clients: Sequence[int]) -> Any:
         """The states of `clients`, stacked."""
-        return tree_map(lambda table: table[self._rows(clients, table.device)], self._table)
+        return tree_map(
+            lambda table, like: bring(table[self._rows(clients, table.device)], like.device), self._table, self.initial
+        )
 
     def scatter(self, clients: Sequence[int], states: Any) -> None:
         """Store stacked `states` of `clients`."""
@@ -92,7 +96,11 @@ class ClientStore:
         for client in clients:
             self.rows.setdefault(client, len(self.rows) + 1)
         self._grow()
-        tree_map(lambda table, new: table.index_copy_(0, self._rows(clients, table.device), new), self._table, states)
+        tree_map(
+            lambda table, new: table.index_copy_(0, self._rows(clients, table.device), new.to(table.device)),
+            self._table,
+            states,
+        )
 
     def _rows(self, clients: Sequence[int], device: torch.device) -> Tensor:
         return send([self.rows.get(client, 0) for client in clients], device)
@@ -113,4 +121,4 @@ class ClientStore:
         """Restore what `pack` gave."""
         self.rows = {client: row for row, client in enumerate(named["clients"].tolist(), 1)}
         tables = {name.removeprefix("table."): tensor for name, tensor in named.items() if name != "clients"}
-        self._table = unpack(self._table, {name: tensor.clone() for name, tensor in tables.items()})
+        self._table = unpack(self._table, {name: tensor.to(self.home, copy=True) for name, tensor in tables.items()})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ from fedflat.data.sources import load
 from fedflat.engine import ENGINES
 from fedflat.engine.contract import Engine
 from fedflat.engine.distributed import Distributed
+from fedflat.engine.memory import choose_home, free_memory, needs
 from fedflat.engine.rounds import Trial
 from fedflat.engine.world import World
 from fedflat.errors import UserError
@@ -34,9 +36,9 @@ class Assembly(NamedTuple):
     task: Task
     starts: list[Tensor]  # initial parameters, one per seed
 
-    def trials(self, experiment: Experiment) -> list[Trial]:
-        """One trial per seed, before its first round."""
-        return [Trial(seed, experiment.method, w) for seed, w in zip(experiment.seeds, self.starts, strict=True)]
+    def trials(self, experiment: Experiment, home: torch.device | None = None) -> list[Trial]:
+        """One trial per seed, before its first round, with clients' states at `home`."""
+        return [Trial(seed, experiment.method, w, home) for seed, w in zip(experiment.seeds, self.starts, strict=True)]
 
 
 def assemble(experiment: Experiment, dataset: Dataset | None = None, parts: list[np.ndarray] | None = None) -> Assembly:
@@ -128,3 +130,15 @@ def make_engine(experiment: Experiment, assembly: Assembly, world: World) -> Eng
     if world.size > 1:
         return Distributed(experiment.method, assembly.task, assembly.feed, world)
     return ENGINES[pick_engine(experiment)](experiment.method, assembly.task, assembly.feed)
+
+
+def home_of(parts: Sequence[tuple[Experiment, Assembly]], engine: Engine, ranks: int = 1) -> torch.device | None:
+    """Where the clients' states of these experiments, trained by one engine, go; None is the device itself."""
+    experiment, (_, _, feed, task, starts) = parts[0]
+    if feed.y.device.type != "cuda":
+        return None
+    trials = [(len(assembly.parts), each.cohort) for each, assembly in parts for _ in each.seeds]
+    lanes = getattr(engine, "lanes", None) or sum(cohort for _, cohort in trials)
+    return choose_home(
+        needs(experiment.method, task, feed, starts[0], lanes, trials, ranks), free_memory(feed.y.device)
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from fedflat.engine.memory import explained
 from fedflat.engine.place import find_place, restarts
 from fedflat.engine.shared_folder import open_folder
 from fedflat.engine.world import joined
@@ -26,7 +27,7 @@ def run(
     place = find_place(experiment.engine)
     if place.size > 1 and experiment.probes:
         refuse(experiment.probes)
-    with joined(place, experiment.device) as world:
+    with joined(place, experiment.device) as world, explained():
         assembly = assemble(experiment)
         for start in assembly.starts:
             world.spread(start)

@@ -20,9 +20,10 @@ from fedflat.data.feed import Feed
 from fedflat.data.sources import load
 from fedflat.engine.contract import Engine, Job, States
 from fedflat.engine.folder import RunFolder
+from fedflat.engine.memory import explained
 from fedflat.engine.world import ALONE
 from fedflat.errors import UserError
-from fedflat.experiments.assemble import Assembly, assemble, deal, make_engine, pick_device
+from fedflat.experiments.assemble import Assembly, assemble, deal, home_of, make_engine, pick_device
 from fedflat.experiments.config import dump
 from fedflat.experiments.experiment import Experiment
 from fedflat.experiments.result import Result
@@ -44,14 +45,15 @@ def run_together(
     """
     check_alike(experiments)
     assemblies = _assemble(experiments)
-    with ExitStack() as stack:
+    with explained(), ExitStack() as stack:
         opened = [RunFolder(path, dump(e), resume) for path, e in zip(folders or (), experiments, strict=bool(folders))]
         for folder in opened:
             stack.enter_context(closing(folder))
         engine = make_engine(experiments[0], _joint(assemblies), ALONE)
         kept: Sequence[RunFolder | None] = opened or [None] * len(experiments)
+        home = home_of(list(zip(experiments, assemblies, strict=True)), engine)
         parts = zip(experiments, assemblies, kept, strict=True)
-        trainings = [Training(experiment, assembly, folder, engine) for experiment, assembly, folder in parts]
+        trainings = [Training(e, a, folder, engine, a.trials(e, home)) for e, a, folder in parts]
         outlooks = zip(*(training.outlook() for training in trainings), strict=True)
         engine.prepare([[*chain.from_iterable(lengths)] for lengths in outlooks])
         return _finish(trainings, engine, watch or (lambda round, rows: None))

@@ -14,7 +14,7 @@ from fedflat.engine.folder import RunFolder
 from fedflat.engine.rounds import Trial, ask, cohort, settle
 from fedflat.engine.shared_folder import SharedFolder
 from fedflat.engine.world import ALONE, World
-from fedflat.experiments.assemble import Assembly, make_engine
+from fedflat.experiments.assemble import Assembly, home_of, make_engine
 from fedflat.experiments.config import method_to_dict
 from fedflat.experiments.experiment import Experiment
 from fedflat.experiments.metrics import metrics
@@ -46,7 +46,7 @@ class Training:
     ) -> None:
         self.experiment, self.assembly, self.folder, self.world = experiment, assembly, folder, world
         self.engine = engine or self._engine()
-        self.trials = trials or assembly.trials(experiment)
+        self.trials = trials or assembly.trials(experiment, home_of([(experiment, assembly)], self.engine, world.size))
         self.test = assembly.feed.test()
         self.lookout = Lookout(experiment, assembly.task, assembly.feed, self.test)
         self.history: list[dict[str, Any]] = []
@@ -173,8 +173,7 @@ class Training:
         self.history = self.folder.rewind(self.round)
         for trial in self.trials:
             prefix = f"trial.{trial.seed}."
-            device = self.assembly.feed.y.device
-            trial.unpack({n.removeprefix(prefix): t.to(device) for n, t in named.items() if n.startswith(prefix)})
+            trial.unpack({n.removeprefix(prefix): t for n, t in named.items() if n.startswith(prefix)})
 
     def _spent(self) -> dict[str, Any] | None:
         """The privacy that the seed with the busiest client has spent."""

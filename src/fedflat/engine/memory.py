@@ -1,0 +1,119 @@
+"""How much of a GPU's memory a run will take, estimated before it begins, and where its clients' states go.
+
+With P parameters of b bytes, L lanes, N clients, batches of B samples and a bytes of activations per sample:
+
+    lanes    L (SPARE P b + B a + state + message): model, momentum, gradients and copies of each lane
+    test     the normalised test set, and the activations of EVALUATED samples
+    servers  Σ (server's state + replies of a cohort), one for each seed
+    states   Σ N states, if every client takes part
+
+Images and labels are on the device when this is asked.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedflat.data.feed import Feed
+from fedflat.engine.state import nbytes
+from fedflat.errors import UserError
+from fedflat.method import Method
+from fedflat.task import Batch, Task
+
+SPARE = 8  # vectors of the model's length that a lane needs beside its state and message
+EVALUATED = 2000  # samples of one evaluation batch
+USABLE = 0.9  # of the free memory; the rest is for kernels and fragments
+GB = 1e9
+ADVICE = "use fewer --seeds, a smaller --batch-size or --cohort, or --precision bf16"
+
+
+class Needs(NamedTuple):
+    """Bytes by purpose."""
+
+    lanes: int
+    test: int
+    servers: int
+    states: int
+
+    def without_states(self) -> int:
+        """What must be on the device in any case."""
+        return sum(self) - self.states
+
+
+def needs(
+    method: Method,
+    task: Task,
+    feed: Feed,
+    params: Tensor,
+    lanes: int,
+    trials: Sequence[tuple[int, int]],
+    ranks: int = 1,
+) -> Needs:
+    """The estimate above for `trials` with so many clients, and so many of them in a round, on one of `ranks`."""
+    server, state = method.init_server(params), nbytes(method.init_client(params))
+    each, model = activations(task, feed, params), nbytes(params)
+    per_lane = SPARE * model + feed.batch_size * each + state + nbytes(method.broadcast(server))
+    test = feed.dataset.x_test.numel() * params.element_size() + EVALUATED * each // 2
+    servers = sum(nbytes(server) + 2 * cohort * (model + state) for _, cohort in trials)
+    return Needs(lanes * per_lane, test, servers, sum(clients for clients, _ in trials) * state // ranks)
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes that the GPU has free, and those that torch holds but does not use."""
+    free, _ = torch.cuda.mem_get_info(device)
+    return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+
+
+def activations(task: Task, feed: Feed, params: Tensor) -> int:
+    """Bytes that the gradient of one sample keeps and makes: what autograd saves, twice."""
+    x, kept = torch.zeros(1, *feed.dataset.shape, dtype=feed.dtype, device=params.device), 0
+
+    def keep(tensor: Tensor) -> Tensor:
+        nonlocal kept
+        kept += nbytes(tensor) if tensor.shape[:1] == (1,) else 0
+        return tensor
+
+    key = torch.zeros(1, dtype=torch.int64, device=params.device)
+    batch = Batch(x, key, torch.ones_like(key, dtype=torch.bool), key)
+    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        task.loss(params.detach().requires_grad_(), batch)
+    return 2 * kept
+
+
+def choose_home(estimate: Needs, free: int, say: Callable[[str], None] | None = None) -> torch.device | None:
+    """Where clients' states go: None for the device itself, the host where they do not fit beside the rest.
+
+    Raises UserError where the rest does not fit either.
+    """
+    room = USABLE * free
+    if sum(estimate) <= room:
+        return None
+    if estimate.without_states() > room:
+        raise UserError(
+            f"memory: the run needs about {estimate.without_states() / GB:.1f} GB of the GPU, of which "
+            f"{free / GB:.1f} GB are free; {ADVICE}"
+        )
+    (say or _tell)(
+        f"memory: clients' states may grow to {estimate.states / GB:.1f} GB and are kept on the host, "
+        f"since the GPU has {free / GB:.1f} GB free"
+    )
+    return torch.device("cpu")
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Say in words that the memory did not do, where the estimate was too low."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise UserError(f"memory: the GPU's does not suffice for this run; {ADVICE}") from None
+
+
+def _tell(line: str) -> None:
+    print(line, file=sys.stderr)

@@ -1,0 +1,77 @@
+"""What a run needs is estimated, states go where there is room, and a full GPU is reported in words."""
+
+import pytest
+import torch
+
+import fedflat
+from fedflat.engine.memory import Needs, activations, choose_home, needs
+from fedflat.engine.sequential import Sequential
+from fedflat.engine.state import ClientStore
+from fedflat.errors import UserError
+from fedflat.experiments.assemble import assemble
+
+GB = 10**9
+
+
+def parts(method, **options):
+    experiment = fedflat.Experiment(method=method, **options)
+    return experiment.method, (built := assemble(experiment)).task, built.feed, built.starts[0]
+
+
+def test_states_are_counted_client_by_client():
+    method, task, feed, w = parts(fedflat.SCAFFOLD(), clients=7)
+    found = needs(method, task, feed, w, 3, [(7, 2), (7, 2), (5, 2)])
+    assert found.states == 19 * 4 * task.size
+    assert needs(method, task, feed, w, 3, [(7, 2), (7, 2), (5, 2)], ranks=2).states == found.states // 2
+    assert needs(*parts(fedflat.FedAvg()), 3, [(20, 5)]).states == 0
+
+
+def test_lanes_cost_their_vectors_and_activations():
+    method, task, feed, w = parts(fedflat.FedAvg())
+    one, two = (needs(method, task, feed, w, lanes, [(20, 5)]).lanes for lanes in (1, 2))
+    assert two == 2 * one > feed.batch_size * activations(task, feed, w) + 6 * 4 * task.size
+
+
+def test_activations_of_a_model_known_by_heart():
+    """A linear layer keeps its input of 64 numbers; cross entropy keeps the 10 logits and little more."""
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+    _, task, feed, w = parts(fedflat.FedAvg(), model=model)
+    assert 2 * 4 * 64 <= activations(task, feed, w) <= 2 * 4 * (64 + 10 * 10)
+
+
+def test_states_stay_on_the_device_where_they_fit():
+    assert choose_home(Needs(GB, GB, GB, 5 * GB), 10 * GB) is None
+
+
+def test_states_go_to_the_host_where_they_do_not_fit():
+    lines = []
+    assert choose_home(Needs(GB, GB, GB, 50 * GB), 10 * GB, lines.append) == torch.device("cpu")
+    assert lines == [
+        "memory: clients' states may grow to 50.0 GB and are kept on the host, since the GPU has 10.0 GB free"
+    ]
+
+
+def test_what_cannot_fit_is_refused():
+    with pytest.raises(UserError, match=r"about 12.0 GB of the GPU, of which 10.0 GB are free; use fewer --seeds"):
+        choose_home(Needs(10 * GB, GB, GB, 0), 10 * GB)
+
+
+def test_a_full_gpu_is_reported_in_words(monkeypatch):
+    def full(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(Sequential, "train", full)
+    with pytest.raises(UserError, match="memory: the GPU's does not suffice"):
+        fedflat.run(fedflat.Experiment(engine="sequential", rounds=1))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_store_at_home_on_the_host_serves_the_gpu():
+    initial = (torch.zeros(3, device="cuda"),)
+    near, far = ClientStore(initial), ClientStore(initial, torch.device("cpu"))
+    for store in (near, far):
+        store.scatter([4, 2, 9], (torch.arange(9.0, device="cuda").view(3, 3),))
+    got, expected = (store.gather([9, 1, 4])[0] for store in (far, near))
+    assert got.is_cuda
+    assert torch.equal(got, expected)
+    assert all(not t.is_cuda for t in far.pack().values())
