@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad
 
 from fedflat.errors import UserError
+from fedflat.half import entering, leaving
 
 
 class Batch(NamedTuple):
@@ -71,11 +72,22 @@ class Task:
         return torch.cat([torch.full((n,), name.startswith(prefix), device=device) for name, n in parts])
 
     def _call(self, part: str, w: Parameters, x: Tensor, *more: Any) -> Tensor:
-        named = w if isinstance(w, Mapping) else self.unflatten(w if self.compute is None else w.to(self.compute))
-        dtype = self.compute or next(iter(named.values())).dtype
-        placed = {f"model.{name}": p.to(dtype) for name, p in named.items()}
-        out = functional_call(self._parts, placed, (part, x.to(dtype), *more))
-        return out if self.compute is None else out.float()
+        named = w if isinstance(w, Mapping) else self.unflatten(self._enter(w))
+        placed = {f"model.{name}": self._enter(p) for name, p in named.items()}
+        x = self._enter(x).to(next(iter(placed.values())).dtype)
+        return self._leave(functional_call(self._parts, placed, (part, x, *more)))
+
+    def _enter(self, t: Tensor) -> Tensor:
+        """A tensor in the type in which the model calculates."""
+        if self.compute is None or t.dtype == self.compute:
+            return t
+        return (entering(t) if self.compute == torch.float16 else t).to(self.compute)
+
+    def _leave(self, t: Tensor) -> Tensor:
+        """What the model gives, in 32 bits where it calculates in fewer."""
+        if self.compute is None:
+            return t
+        return leaving(t.float()) if self.compute == torch.float16 else t.float()
 
     def _inputs(self, batch: Batch) -> tuple[Any, ...]:
         return (batch.x, batch) if self._takes_batch else (batch.x,)

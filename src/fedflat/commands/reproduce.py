@@ -37,7 +37,7 @@ class ReproduceOptions:
     """How clients train (fedflat run --help)."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to train; auto takes a GPU if there is one."""
-    precision: Literal["auto", "fp32", "tf32", "bf16"] = "auto"
+    precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = "auto"
     """Arithmetic of the models; auto is tf32 on a GPU, fp32 on a CPU."""
     results: Path = Path("results")
     """Folder of the stored results."""

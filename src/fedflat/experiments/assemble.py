@@ -76,7 +76,7 @@ def set_precision(name: str, device: torch.device) -> torch.dtype | None:
         raise UserError("--precision tf32: only GPUs have it; use fp32 or auto")
     tf32 = device.type == "cuda" and name in ("auto", "tf32")
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
-    return torch.bfloat16 if name == "bf16" else None
+    return {"bf16": torch.bfloat16, "fp16": torch.float16}.get(name)
 
 
 def deal(experiment: Experiment, dataset: Dataset) -> list[np.ndarray]:

@@ -70,7 +70,7 @@ class Setting:
     """How clients train: one by one (the reference), as lanes of one step (auto), or so in many processes."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to train; auto takes a GPU if there is one."""
-    precision: Literal["auto", "fp32", "tf32", "bf16"] = "auto"
+    precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = "auto"
     """Arithmetic of the models (parameters stay in 32 bits); auto is tf32 on a GPU, fp32 on a CPU."""
 
     def evaluates(self, round: int) -> bool:

@@ -37,8 +37,8 @@ def read_run(folder: Path, experiment: Experiment | None = None) -> Finished:
     assembly = assemble(experiment)
     trials, named = assembly.trials(experiment), _tensors(folder / "checkpoint" / "state.safetensors")
     for trial in trials:
-        start, device = f"trial.{trial.seed}.", assembly.feed.y.device
-        own = {name.removeprefix(start): t.to(device) for name, t in named.items() if name.startswith(start)}
+        start = f"trial.{trial.seed}."
+        own = {name.removeprefix(start): t for name, t in named.items() if name.startswith(start)}
         if "clients.table.turn" in own and trial.clients.initial:
             raise UserError(f"run {folder}: was a federation; what its clients remember is on their nodes")
         trial.unpack(own)
