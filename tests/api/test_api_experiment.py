@@ -12,6 +12,8 @@ import yaml
 from torch import nn
 
 import fedflat as ff
+from fedflat.experiments.assemble import pick_engine
+from fedflat.task import Task
 
 RNG = np.random.default_rng(0)
 Y = RNG.integers(0, 3, 120)
@@ -117,3 +119,19 @@ REFUSED = [
 def test_refused(changes: dict[str, Any], reason: str) -> None:
     with pytest.raises(ff.UserError, match=reason):
         ff.run(experiment(**changes))
+
+
+@pytest.mark.parametrize(
+    ("engine", "name", "device", "chosen"),
+    [
+        ("auto", "digits-cnn", "cpu", "batched"),
+        ("auto", "vgg11", "cpu", "sequential"),
+        ("auto", "vgg11", "cuda", "batched"),
+        ("batched", "vgg11", "cpu", "batched"),
+        ("sequential", "digits-cnn", "cuda", "sequential"),
+    ],
+)
+def test_auto_means_the_engine_that_is_not_slower(engine: str, name: str, device: str, chosen: str) -> None:
+    shape = (1, 8, 8) if name == "digits-cnn" else (3, 32, 32)
+    task = Task(ff.models.build(name, shape, 10))
+    assert pick_engine(ff.Experiment(engine=engine), task, torch.device(device)) == chosen

@@ -26,6 +26,8 @@ from fedflat.heap import keep_freed_memory
 from fedflat.models import build
 from fedflat.task import Task
 
+LARGE = 5_000_000  # parameters from which on a CPU trains clients one by one
+
 
 class Assembly(NamedTuple):
     """What an experiment is made of."""
@@ -120,16 +122,23 @@ def suitable(shape: tuple[int, int, int]) -> str:
     return "fedavg-cnn" if min(shape[1:]) >= 28 else "digits-cnn"
 
 
-def pick_engine(experiment: Experiment) -> str:
-    """The engine that an option means in one process."""
-    return "batched" if experiment.engine in ("auto", "distributed") else experiment.engine
+def pick_engine(experiment: Experiment, task: Task, device: torch.device) -> str:
+    """The engine that an option means in one process.
+
+    On a CPU, lanes of a large model only add traffic between memory and processor (benchmarks/engines.py).
+    """
+    if experiment.engine not in ("auto", "distributed"):
+        return experiment.engine
+    return "sequential" if device.type == "cpu" and task.size > LARGE else "batched"
 
 
 def make_engine(experiment: Experiment, assembly: Assembly, world: World) -> Engine:
     """The engine of one process or of many."""
     if world.size > 1:
         return Distributed(experiment.method, assembly.task, assembly.feed, world)
-    return ENGINES[pick_engine(experiment)](experiment.method, assembly.task, assembly.feed)
+    return ENGINES[pick_engine(experiment, assembly.task, assembly.feed.y.device)](
+        experiment.method, assembly.task, assembly.feed
+    )
 
 
 def home_of(parts: Sequence[tuple[Experiment, Assembly]], engine: Engine, ranks: int = 1) -> torch.device | None:

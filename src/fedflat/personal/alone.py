@@ -26,7 +26,8 @@ class Alone:
         here, experiment = run.assembly.feed, run.experiment
         data = dataclasses.replace(here.dataset, x=here.x, y=here.y)  # already on the device
         self.feed = Feed(data, parts, experiment.batch_size, epochs, here.spec, here.y.device, here.dtype)
-        self.engine = ENGINES[pick_engine(experiment)](Method(), run.assembly.task, self.feed)
+        engine = pick_engine(experiment, run.assembly.task, self.feed.y.device)
+        self.engine = ENGINES[engine](Method(), run.assembly.task, self.feed)
         self.experiment = experiment
 
     def train(self, seed: int, round: int, clients: Sequence[int], starts: Sequence[Tensor], lr: float) -> list[Tensor]:
