@@ -64,6 +64,16 @@ def test_joined_objectives_keep_their_weights():
     assert torch.allclose(loss(a.task, a.w, both), expected)
 
 
+def test_coarser_batches_are_the_same_objective():
+    case = quadratic([3.0, 1.0], samples=11)
+    parts = [cut(case.samples, 2), cut(batch_of(case.samples.x[:5]), 2)]
+    for data, batches in ((parts[0], [6, 5]), (join(parts, [1.0, 3.0]), [6, 5, 5])):
+        coarse = data.coarse(most=7)
+        assert [len(batch.y) for batch in coarse.batches] == batches
+        assert sum(coarse.shares) == pytest.approx(1.0)
+        torch.testing.assert_close(loss(case.task, case.w, coarse), loss(case.task, case.w, data))
+
+
 def test_picked_samples_are_distinct_and_depend_on_the_seed():
     samples = batch_of(torch.arange(50)[:, None])
     one, again, other = (pick(samples, 20, seed).x.flatten().tolist() for seed in (0, 0, 1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import NamedTuple
@@ -15,6 +16,7 @@ from fedflat.random import fold, purpose
 from fedflat.task import Batch, Task
 
 BATCH = 1000  # samples per pass: second derivatives of the FedAvg CNN then take about 3 GB
+COARSE = 10_000  # samples per pass on a GPU where no gradient is kept
 TOGETHER = 1500  # samples times models in one vmapped pass; more is slower on a CPU and no faster on a GPU
 
 
@@ -29,6 +31,20 @@ class Data(NamedTuple):
         """Σ_b share_b · function(batch_b)."""
         parts = zip(self.batches, self.shares, strict=True)
         return reduce(torch.add, (share * function(batch) for batch, share in parts))
+
+    def coarse(self, most: int = COARSE) -> Data:
+        """The same objective with batches of up to `most` samples, where these weigh the same."""
+        batches, shares = [self.batches[0]], [self.shares[0]]
+        for batch, share in zip(self.batches[1:], self.shares[1:], strict=True):
+            last, now = len(batches[-1].y), len(batch.y)
+            if last + now <= most and math.isclose(share * last, shares[-1] * now):
+                x, y, mask = (torch.cat(pair) for pair in zip(batches[-1][:3], batch[:3], strict=True))
+                batches[-1] = Batch(x, y, mask, None)
+                shares[-1] += share
+            else:
+                batches.append(batch)
+                shares.append(share)
+        return Data(tuple(batches), tuple(shares), self.label)
 
     def lanes(self) -> int:
         """How many models are evaluated side by side."""
@@ -90,5 +106,6 @@ def losses_in_plane(
     task: Task, origin: Tensor, directions: Tensor, coordinates: Tensor, data: Data, what: str = ""
 ) -> Tensor:
     """F(origin + Σ_k coordinates[g, k] · directions[k]) for each g; points are formed a few at a time."""
+    data = data.coarse() if origin.is_cuda else data  # a GPU is busy only with many samples
     parts = each(coordinates.to(origin).split(data.lanes()), f"{data.label} {what}")
     return torch.cat([losses(task, origin + (part[..., None] * directions).sum(1), data) for part in parts])
