@@ -6,16 +6,19 @@ import dataclasses
 import ipaddress
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 
 import pytest
 import torch
 from cryptography import x509
+from flwr.app import Context, RecordDict
 from loopback import EXPERIMENT, Loopback, assert_same, federate, simulate
 from torch import Tensor, nn
 
 import fedflat as ff
-from fedflat.flower.app import client_app
+from fedflat.flower.app import client_app, server_app
+from fedflat.flower.config import Federation, to_run_config
 from fedflat.flower.new import write_app
 from fedflat.flower.wire import Malformed, arrays, state, tensors
 
@@ -79,6 +82,29 @@ def test_a_model_of_ones_own(tmp_path: Path) -> None:
     grid = Loopback(dataclasses.replace(experiment, model="auto"))
     grid.app = client_app(Own)
     assert_same(federate(grid, experiment, tmp_path / "run"), simulate(experiment))
+
+
+@pytest.fixture
+def tracebacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the app changes in its last moment is put back."""
+    monkeypatch.setattr(sys, "tracebacklimit", 1000, raising=False)
+
+
+@pytest.mark.usefixtures("tracebacks")
+def test_probes_are_refused_before_anything_is_done(tmp_path: Path) -> None:
+    grid = Loopback(EXPERIMENT)
+    config = to_run_config(EXPERIMENT, Federation(out=str(tmp_path / "run"))) | {"probes": "drift", "probe_every": 2}
+    with pytest.raises(ff.UserError, match="--probes drift: local models are seen only where one process") as refusal:
+        server_app()(grid, Context(0, 0, {}, RecordDict(), config))  # type: ignore[arg-type]
+    assert traceback.format_exception(refusal.value) == [f"fedflat.errors.UserError: {refusal.value}\n"]
+    assert grid.sent == 0
+    assert not (tmp_path / "run").exists()
+
+
+def test_no_app_is_written_for_probes(tmp_path: Path) -> None:
+    with pytest.raises(ff.UserError, match="--probes drift norm: local models are seen only where one process"):
+        write_app(tmp_path / "app", dataclasses.replace(EXPERIMENT, probes=("drift", "norm")))
+    assert not (tmp_path / "app").exists()
 
 
 def test_what_travels_arrives_bit_for_bit() -> None:

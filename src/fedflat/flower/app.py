@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Callable
 
 from flwr.app import Context, Message
@@ -11,6 +12,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from torch import nn
 
+from fedflat.errors import UserError
 from fedflat.experiments.experiment import Experiment
 from fedflat.flower import client
 from fedflat.flower.config import Federation, from_run_config
@@ -25,7 +27,11 @@ def server_app(model: Model | None = None) -> ServerApp:
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        serve(*_read(context, model), grid)
+        try:
+            serve(*_read(context, model), grid)
+        except UserError:
+            sys.tracebacklimit = 0  # Flower logs the error and ends the process: one line says what is wrong
+            raise
 
     return app
 

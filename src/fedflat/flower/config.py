@@ -14,6 +14,7 @@ from fedflat.errors import UserError, near_miss
 from fedflat.experiments.config import from_dict, to_dict
 from fedflat.experiments.experiment import Experiment
 from fedflat.options import Count, Positive, check
+from fedflat.probes.lookout import refuse
 
 Value = bool | int | float | str
 
@@ -41,6 +42,8 @@ class Federation:
 def to_run_config(experiment: Experiment, federation: Federation) -> dict[str, Value]:
     """Both as flat keys and plain values."""
     values = to_dict(experiment)
+    if experiment.probes:
+        refuse(experiment.probes)
     if len(experiment.seeds) != 1:
         raise UserError(f"--seeds {' '.join(map(str, experiment.seeds))}: a federation trains one seed; give one")
     for name in ("dataset", "model"):
@@ -70,6 +73,8 @@ def from_run_config(flat: Mapping[str, Value]) -> tuple[Experiment, Federation]:
         for parent in parents:
             level = level.setdefault(parent, {})
         level[name] = value
+    if "probes" in values:
+        refuse(str(values["probes"]).split())
     own = _federation(values.pop("federation", {}))
     seed = values.pop("seed", 0)
     experiment = from_dict(values | {"seeds": [seed]}, "run config")
