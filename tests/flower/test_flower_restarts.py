@@ -1,4 +1,4 @@
-"""Servers and nodes that stop and come back, nodes that are not there, and nodes with data of their own."""
+"""Servers and nodes that stop and come back, nodes that are not there and nodes of no use."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from flwr.app import Message, RecordDict
 from loopback import EXPERIMENT, Loopback, assert_same, federate, server_state, simulate
@@ -14,7 +13,6 @@ from test_flower_replies import CLIENT, STATEFUL, in_one_round, rows
 
 import fedflat as ff
 from fedflat.engine.folder import RunFolder
-from fedflat.experiments.assemble import assemble
 from fedflat.flower import errand
 
 
@@ -131,45 +129,3 @@ def test_nodes_that_are_of_no_use_take_no_part(tmp_path: Path, caplog: pytest.Lo
     assert "partition-id=9: must be a client number below 4" in said[0]
     assert "partition-id=None" in said[1]
     assert {row["client"] for row in rows(tmp_path / "run")} == {2, 3}
-
-
-@pytest.fixture
-def own_data(tmp_path: Path) -> Path:
-    """digits dealt to four files, and a fifth with the test half for the server."""
-    assembly = assemble(EXPERIMENT)
-    data = assembly.dataset
-    for k, part in enumerate(assembly.parts):
-        np.savez(tmp_path / f"{k}.npz", x=data.x[part], y=data.y[part], x_test=data.x_test[:5], y_test=data.y_test[:5])
-    every = np.concatenate(assembly.parts)
-    owner = np.concatenate([np.full(len(part), k) for k, part in enumerate(assembly.parts)])
-    arrays = {"x": data.x[every], "y": data.y[every], "x_test": data.x_test, "y_test": data.y_test, "client": owner}
-    np.savez(tmp_path / "server.npz", **arrays)
-    return tmp_path
-
-
-def test_data_of_their_own(own_data: Path) -> None:
-    """Nodes that read their own files learn what a simulation on all of them learns."""
-    experiment = dataclasses.replace(EXPERIMENT, dataset=f"npz:{own_data / 'server.npz'}", partition="natural")
-    grid = Loopback(experiment)
-    for k, context in enumerate(grid.contexts.values()):
-        context.node_config = {"partition-id": k, "data": f"npz:{own_data / f'{k}.npz'}"}
-    assert_same(federate(grid, experiment, own_data / "run"), simulate(experiment))
-
-
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        (
-            {"x": np.zeros((3, 1, 9, 8), np.uint8), "y": np.zeros(3, int)},
-            "samples are [1, 9, 8], the federation's are [1, 8, 8]",
-        ),
-        ({"y": np.full(3, 10)}, "label 10 found, there are 10 classes"),
-    ],
-)
-def test_own_data_that_do_not_fit(change: Any, reason: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    arrays = {"x": np.zeros((3, 1, 8, 8), np.uint8), "y": np.zeros(3, int)} | change
-    np.savez(tmp_path / "own.npz", **arrays, x_test=arrays["x"], y_test=np.zeros(3, int))
-    grid = Loopback(EXPERIMENT)
-    grid.contexts[100].node_config = {"partition-id": 0, "data": f"npz:{tmp_path / 'own.npz'}"}
-    federate(grid, dataclasses.replace(EXPERIMENT, rounds=1), tmp_path / "run")
-    assert any(reason in record.getMessage() for record in caplog.records)

@@ -19,6 +19,7 @@ from fedflat.engine.state import pack, unpack
 from fedflat.errors import UserError
 from fedflat.experiments.assemble import Assembly, assemble
 from fedflat.experiments.experiment import Experiment
+from fedflat.flower.classes import renumbered
 from fedflat.flower.keep import Kept
 from fedflat.flower.order import Facts, Order
 from fedflat.flower.secure import closed, opened
@@ -52,14 +53,15 @@ def prepare(experiment: Experiment, node: Mapping[str, Any], order: Order) -> No
     experiment = dataclasses.replace(experiment, seeds=(order.seed,))
     if "data" not in node:
         return Node(client, experiment, assemble(experiment))
-    dataset = _agreed(load(str(node["data"])), order)
+    dataset = _agreed(str(node["data"]), order)
     parts = [np.empty(0, np.int64)] * order.population
     parts[client] = np.arange(len(dataset.y))
     return Node(client, experiment, assemble(experiment, dataset, parts))
 
 
-def _agreed(own: Dataset, order: Order) -> Dataset:
-    """The node's data, normalised as all others' are; refused where the model could not take them."""
+def _agreed(source: str, order: Order) -> Dataset:
+    """The node's data, labelled and normalised as all others' are; refused where the model could not take them."""
+    own = renumbered(load(source), source, order.names)
     if list(own.shape) != order.shape:
         raise UserError(f"--node-config data: samples are {list(own.shape)}, the federation's are {order.shape}")
     if int(own.y.max()) >= order.classes:

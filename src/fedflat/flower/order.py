@@ -21,6 +21,8 @@ class Order:
     """Turn of the client's last reply that the server took, -1 for none."""
     population: int
     classes: int
+    names: list[str]
+    """What the classes are called, in the order of their labels."""
     shape: list[int]
     mean: list[float]
     std: list[float]

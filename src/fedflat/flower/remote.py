@@ -17,6 +17,7 @@ from fedflat.errors import UserError
 from fedflat.experiments.assemble import Assembly
 from fedflat.experiments.experiment import Experiment
 from fedflat.experiments.traffic import messages
+from fedflat.flower.classes import class_names
 from fedflat.flower.config import Federation
 from fedflat.flower.fleet import Fleet
 from fedflat.flower.journal import Journal
@@ -40,6 +41,7 @@ class Remote:
     ) -> None:
         self.experiment, self.federation, self.fleet, self.journal = experiment, federation, fleet, journal
         self.dataset = assembly.dataset
+        self.names = class_names(experiment.dataset, self.dataset.classes)
         self.like = messages(experiment.method, assembly.starts[0])[1]
         self.asked: list[int] = []
 
@@ -113,6 +115,7 @@ class Remote:
             accepted=accepted,
             population=job.population,
             classes=data.classes,
+            names=self.names,
             shape=list(data.shape),
             mean=list(data.mean),
             std=list(data.std),
