@@ -133,6 +133,7 @@ def test_claims(tmp_path: Path) -> None:
     store(tmp_path, "fedsol/table2 cifar10 lda-0.5 fedavg", 76.0)
     store(tmp_path, "fedsol/table2 cifar10 lda-0.5 fedsol", 75.0)
     assert claim.check(Stored(tmp_path)) == "does not hold here (1 of 2 comparisons fail)"
+    assert claim.figures(Stored(tmp_path)) == "lda-0.1: fedsol 64, fedavg 56; lda-0.5: fedsol 75, fedavg 76"
 
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.text)

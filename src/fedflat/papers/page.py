@@ -44,14 +44,22 @@ def page(request: Request, out: Path) -> None:
     """Write the page."""
     stored = request.stored()
     tables = [_section(table, stored, request) for table in TABLES.values()]
-    parts = [INTRODUCTION, _claims(stored), _verdicts(), _settings(), "## Tables and figures", *tables]
+    notes = [_claims(stored), _findings(request.results), _verdicts(), _settings()]
+    parts = [INTRODUCTION, *notes, "## Tables and figures", *tables]
     out.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(out, "\n\n".join(part.strip() for part in parts) + "\n")
+    write_atomically(out, "\n\n".join(part.strip() for part in parts if part) + "\n")
 
 
 def _claims(stored: Stored) -> str:
-    lines = [(claim.table, claim.text, claim.check(stored)) for claim in CLAIMS]
-    return "## Claims\n\n" + as_markdown(lines, ("table", "claim", "here"))
+    """Each claim, whether it holds, and the numbers that say so."""
+    lines = [(claim.table, claim.text, claim.check(stored), claim.figures(stored)) for claim in CLAIMS]
+    return "## Claims\n\n" + as_markdown(lines, ("table", "claim", "here", "best, and its strongest rival"))
+
+
+def _findings(results: Path) -> str:
+    """What was found out about numbers that differ, as people wrote it down beside the results."""
+    notes = results / "findings.md"
+    return "## Findings\n\n" + notes.read_text(encoding="utf-8") if notes.exists() else ""
 
 
 def _verdicts() -> str:
