@@ -70,6 +70,15 @@ def test_other_configuration(interrupted: Path, capsys) -> None:
     refused([*RUN, "--resume", "--lr", "0.1"], interrupted, "another configuration", capsys)
 
 
+def test_a_folder_without_training_is_free(tmp_path: Path) -> None:
+    RunFolder(tmp_path, "lr: 0.1\n", resume=False).close()
+    RunFolder(tmp_path, "lr: 0.2\n", resume=False).close()
+    assert (tmp_path / "config.yaml").read_text() == "lr: 0.2\n"
+    (tmp_path / "metrics.jsonl").write_text('{"round": 1}\n')
+    with pytest.raises(UserError, match="another configuration"):
+        RunFolder(tmp_path, "lr: 0.3\n", resume=False)
+
+
 def test_complete_run(interrupted: Path, capsys) -> None:
     assert main([*RUN, "--out", str(interrupted), "--resume"]) == 0
     refused([*RUN, "--resume"], interrupted, "complete run", capsys)

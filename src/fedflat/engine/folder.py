@@ -38,7 +38,10 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 
 class RunFolder:
-    """Opens a folder for one run; `resume` allows, and is needed for, an unfinished run of the same config."""
+    """Opens a folder for one run; `resume` allows, and is needed for, an unfinished run of the same config.
+
+    A folder in which nothing was trained yet belongs to nobody.
+    """
 
     def __init__(self, path: Path, config: str, resume: bool) -> None:
         self.path, self.config = path, config
@@ -58,7 +61,7 @@ class RunFolder:
             raise UserError(f"--out {self.path}: is a file, must be a folder")
         if (self.path / "result.json").exists():
             raise UserError(f"--out {self.path}: holds a complete run; choose another folder")
-        if not existing.exists():
+        if not existing.exists() or not (self.checkpoint.exists() or read_rows(self.metrics)):
             return
         if not same_run(existing.read_text(encoding="utf-8"), self.config):
             raise UserError(f"--out {self.path}: belongs to another configuration; choose another folder")
