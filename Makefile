@@ -14,7 +14,7 @@ DEMO := fedavg fedsol:perturb=all fedgf:rho=0.05,threshold=0.7 fedgloss
 run: install
 	$(BIN)/fedflat compare $(DEMO) --config examples/demo.yaml
 
-test: lint browser
+test: lint browser $(VENV)/triton
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
 
 test-flower: $(FLOWER)/installed
@@ -43,6 +43,12 @@ $(BENCH)/installed: requirements-bench.lock
 	$*/bin/$(PIP) $$(grep '^torch==' $(filter %.lock,$^))
 	$*/bin/$(PIP) --quiet -r $(filter %.lock,$^)
 	$*/bin/$(PIP) --quiet --no-deps --no-build-isolation -e .
+	@touch $@
+
+# The GPU kernels are tested in Triton's interpreter; GPU builds of torch bring Triton, others do not.
+$(VENV)/triton: $(VENV)/installed
+	@$(BIN)/$(PIP) --quiet triton==3.9.0 \
+	  || echo "triton could not be installed: the tests of the GPU kernels will be skipped"
 	@touch $@
 
 # Some tests open the report in a browser; without one they are skipped.
