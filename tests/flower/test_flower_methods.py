@@ -6,13 +6,21 @@ import dataclasses
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from loopback import EXPERIMENT, Loopback, assert_same, federate, simulate
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import fedflat as ff
+from fedflat.engine.contract import Job
+from fedflat.engine.state import ClientStore
 from fedflat.flower.config import Federation, from_run_config, to_run_config
+from fedflat.flower.judge import Good
+from fedflat.flower.order import Facts
+from fedflat.flower.remote import Remote, Seen
+from fedflat.local import SGD
 from fedflat.method import Method
 from fedflat.personal import finished
 from fedflat.privacy import spent
@@ -42,6 +50,17 @@ def test_survives_flowers_configuration(method: Method) -> None:
 def test_equal_weights_and_another_seed(tmp_path: Path) -> None:
     experiment = dataclasses.replace(EXPERIMENT, method=ff.SCAFFOLD(), weights="uniform", seeds=(3,))
     assert_same(federate(Loopback(experiment), experiment, tmp_path / "run"), simulate(experiment))
+
+
+def test_replies_are_averaged_where_the_server_computes() -> None:
+    """On a GPU, of which fake tensors have the name only: tensors that are not together raise."""
+    with FakeTensorMode():
+        model, seen = torch.zeros(5, device="cuda"), ClientStore(Seen(torch.tensor(-1)))
+        sgd = SGD(torch.ones((), device="cuda"), 0.0, 0.0)
+        job = Job(0, 0, 0, [2, 0], torch.ones(2, device="cuda"), 4, ff.Message(model), seen, sgd)
+        good = {client: Good(ff.Reply(model), Facts(client=client, examples=7)) for client in job.clients}
+        cohort = Remote._average(SimpleNamespace(experiment=EXPERIMENT), job, good).cohort  # type: ignore[arg-type]
+        assert {cohort.mean.delta.device.type, cohort.uniform.delta.device.type} == {"cuda"}
 
 
 def test_the_result_is_a_run_like_any_other(tmp_path: Path) -> None:

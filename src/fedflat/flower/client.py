@@ -96,7 +96,8 @@ def answer(experiment: Experiment, content: RecordDict, context: Context) -> Rec
     initial = method.init_client(node.start)
     kept = Kept(context.state, Path(str(folder)) if folder else None, order.run, node.client, method.exchanges)
     before, lost = kept.begin(order.accepted, pack(initial))
-    reply, after = exchange(node, order, content["message"], unpack(initial, before))
+    here = {name: tensor.to(node.start.device) for name, tensor in before.items()}
+    reply, after = exchange(node, order, content["message"], unpack(initial, here))
     if pack(initial):
         kept.store(order.accepted, before, order.turn, pack(after))
     facts = Facts(client=node.client, examples=node.examples, lost=int(lost))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from flwr.app import RecordDict
 from torch import Tensor
@@ -95,7 +94,7 @@ class Remote:
         orders = {self.fleet.nodes[client]: order for client, order in self._orders(job, clients).items()}
         found = summed(self.fleet.grid, record(job.message), orders, job.round + 1, self.federation.round_timeout)
         named = zip(pack(self.like).items(), found.mean, strict=False)
-        mean = {name: torch.from_numpy(values.astype(np.float32)).view_as(like) for (name, like), values in named}
+        mean = {name: torch.from_numpy(values).to(like).view_as(like) for (name, like), values in named}
         good = {client_at[node]: Good(unpack(self.like, mean), facts) for node, facts in found.facts.items()}
         self._report(job, good, dict.fromkeys({*clients} - good.keys(), "it did not finish secure aggregation"))
         return good
@@ -133,7 +132,7 @@ class Remote:
         clients = [client for client in order if client in good]
         examples = [good[client].facts.examples for client in clients]
         values = examples if self.experiment.weights == "examples" else [1] * len(clients)
-        weights = torch.tensor(values, dtype=job.weights.dtype)
+        weights = torch.tensor(values, dtype=job.weights.dtype, device=job.weights.device)
         turn = job.round * self.experiment.method.exchanges + job.exchange
         job.states.scatter(clients, Seen(torch.full((len(clients),), turn)))
         replies = stack([good[client].reply for client in clients])
