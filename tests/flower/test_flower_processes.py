@@ -163,7 +163,8 @@ def refused(federation: Federation, *security: str) -> str:
 
 def test_a_node_with_an_unknown_key_is_refused(federation: Federation) -> None:
     said = refused(federation, "--root-certificates", "keys/ca.crt", "--auth-supernode-private-key", "keys/node-3")
-    assert "Failed to initialize the connection" in said
+    assert "Failed to activate SuperNode" in said
+    assert "No SuperNode found with the given public key" in federation.log("link")
 
 
 def test_a_node_without_a_key_is_refused(federation: Federation) -> None:
