@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from fedflat.data.dataset import Augment, Dataset
 from fedflat.data.feed import Feed
+from fedflat.data.holdout import hold_out
 from fedflat.data.partition import split
 from fedflat.data.sources import load
 from fedflat.engine import ENGINES
@@ -49,8 +50,7 @@ def assemble(experiment: Experiment, dataset: Dataset | None = None, parts: list
     `dataset` and `parts` (each client's rows) are given where clients hold data of their own.
     """
     experiment.check()
-    if dataset is None:
-        dataset = experiment.dataset if isinstance(experiment.dataset, Dataset) else load(experiment.dataset)
+    dataset = dataset or dataset_of(experiment)
     parts = deal(experiment, dataset) if parts is None else parts
     if experiment.cohort > len(parts):
         raise UserError(f"--cohort {experiment.cohort}: must be at most the number of clients, {len(parts)}")
@@ -63,6 +63,12 @@ def assemble(experiment: Experiment, dataset: Dataset | None = None, parts: list
     task = Task(models[0], set_precision(experiment.precision, device))
     starts = [task.flatten(dict(model.named_parameters())).detach().to(device) for model in models]
     return Assembly(dataset, parts, feed, task, starts)
+
+
+def dataset_of(experiment: Experiment) -> Dataset:
+    """The data that an experiment names, or brings."""
+    given = experiment.dataset
+    return hold_out(given if isinstance(given, Dataset) else load(given), experiment.validation)
 
 
 def pick_device(name: str) -> torch.device:

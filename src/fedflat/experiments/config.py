@@ -48,7 +48,8 @@ def find_method(name: str) -> type[Method]:
 
 def to_dict(experiment: Experiment) -> dict[str, Any]:
     """Everything about an experiment as plain values, probes if any; own data and models by name and checksum."""
-    left_out = () if experiment.probes else ("probes", "probe_every")
+    unused = {"probes": experiment.probes, "probe_every": experiment.probes, "validation": experiment.validation}
+    left_out = [name for name, used in unused.items() if not used]
     values = {f.name: getattr(experiment, f.name) for f in dataclasses.fields(Setting) if f.name not in left_out}
     plain = {name: list(v) if isinstance(v, tuple) else v for name, v in values.items()}
     own = {name: _own(plain[name]) for name in ("dataset", "model") if not isinstance(plain[name], str)}

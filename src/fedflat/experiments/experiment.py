@@ -36,6 +36,8 @@ class Setting:
     """Shards per client of the shards partition."""
     partition_seed: Index = 0
     """Seed of the partition, which all seeds share."""
+    validation: Annotated[float, Range(0, 0.9)] = 0.0
+    """Share of the training samples to hold out and evaluate on instead of the test set, to choose options by."""
     augment: Literal["dataset", "crop-flip", "none"] = "dataset"
     """Augmentation of training images: the data set's own, crop and flip only, or none."""
     rounds: Count = 60

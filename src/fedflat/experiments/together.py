@@ -15,15 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from fedflat.data.dataset import Dataset
 from fedflat.data.feed import Feed
-from fedflat.data.sources import load
 from fedflat.engine.contract import Engine, Job, States
 from fedflat.engine.folder import RunFolder
 from fedflat.engine.memory import explained
 from fedflat.engine.world import ALONE
 from fedflat.errors import UserError
-from fedflat.experiments.assemble import Assembly, assemble, deal, home_of, make_engine, pick_device
+from fedflat.experiments.assemble import Assembly, assemble, dataset_of, deal, home_of, make_engine, pick_device
 from fedflat.experiments.config import dump
 from fedflat.experiments.experiment import Experiment
 from fedflat.experiments.result import Result
@@ -72,8 +70,7 @@ def check_alike(experiments: Sequence[Experiment]) -> None:
 
 def _assemble(experiments: Sequence[Experiment]) -> list[Assembly]:
     """Every experiment on one copy of the data."""
-    given, device = experiments[0].dataset, pick_device(experiments[0].device)
-    dataset = given if isinstance(given, Dataset) else load(given)
+    dataset, device = dataset_of(experiments[0]), pick_device(experiments[0].device)
     names = ("x", "y", "x_test", "y_test")
     moved = dataclasses.replace(dataset, **{name: getattr(dataset, name).to(device) for name in names})
     return [assemble(experiment, moved, deal(experiment, dataset)) for experiment in experiments]

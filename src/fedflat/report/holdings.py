@@ -6,15 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from fedflat.data.partition import counts
-from fedflat.data.sources import load
 from fedflat.errors import UserError
-from fedflat.experiments.assemble import deal
+from fedflat.experiments.assemble import dataset_of, deal
 from fedflat.experiments.config import from_dict
 from fedflat.report.charts import Axis, Grid, Grids
 from fedflat.report.runs import Run
 
 SHOWN = 200  # clients; more would be thinner than a pixel
-KEYS = ("dataset", "partition", "clients", "alpha", "shards", "partition_seed")
+KEYS = ("dataset", "partition", "clients", "alpha", "shards", "partition_seed", "validation")
 
 
 def holdings(runs: Sequence[Run]) -> tuple[list[Grids], list[str]]:
@@ -33,7 +32,7 @@ def _grid(config: dict[str, Any]) -> Grid:
     """Samples of each class (upwards) that each client (across) holds."""
     setting = from_dict({key: config[key] for key in KEYS if key in config}, "config.yaml")
     setting.check()
-    data = load(setting.dataset)
+    data = dataset_of(setting)
     held = counts(data.y.numpy(), deal(setting, data), data.classes)
     cut = f", first {SHOWN} of {len(held)} clients" if len(held) > SHOWN else ""
     option = {"shards": f" s = {setting.shards}", "iid": "", "natural": ""}.get(setting.partition)
