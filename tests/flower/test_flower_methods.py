@@ -63,11 +63,13 @@ def test_replies_are_averaged_where_the_server_computes() -> None:
         assert {cohort.mean.delta.device.type, cohort.uniform.delta.device.type} == {"cuda"}
 
 
-def test_the_result_is_a_run_like_any_other(tmp_path: Path) -> None:
+@pytest.mark.parametrize("validation", [0.0, 0.25])
+def test_the_result_is_a_run_like_any_other(validation: float, tmp_path: Path) -> None:
     from fedflat.report.runs import read_run
 
-    federate(Loopback(EXPERIMENT), EXPERIMENT, tmp_path / "run")
-    run, simulated = read_run(tmp_path / "run"), ff.run(dataclasses.replace(EXPERIMENT, engine="sequential"))
+    experiment = dataclasses.replace(EXPERIMENT, validation=validation)
+    federate(Loopback(experiment), experiment, tmp_path / "run")
+    run, simulated = read_run(tmp_path / "run"), ff.run(dataclasses.replace(experiment, engine="sequential"))
     assert run.result
     assert run.result.final_accuracy == pytest.approx(simulated.final_accuracy)
     assert [row["loss"] for row in run.rows] == pytest.approx([row["loss"] for row in simulated.history], abs=1e-5)

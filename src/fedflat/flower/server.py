@@ -12,12 +12,10 @@ import numpy as np
 import torch
 from flwr.serverapp import Grid
 
-from fedflat.data.dataset import Dataset
-from fedflat.data.sources import load
 from fedflat.engine.folder import RunFolder
 from fedflat.engine.rounds import Trial
 from fedflat.engine.state import ClientStore
-from fedflat.experiments.assemble import Assembly, assemble
+from fedflat.experiments.assemble import Assembly, assemble, dataset_of
 from fedflat.experiments.config import dump
 from fedflat.experiments.experiment import Experiment
 from fedflat.experiments.result import Result
@@ -58,7 +56,7 @@ def serve(experiment: Experiment, federation: Federation, grid: Grid) -> Result:
 
 def reception(experiment: Experiment) -> Assembly:
     """What the server needs: the model and test data, but no client's samples."""
-    dataset = experiment.dataset if isinstance(experiment.dataset, Dataset) else load(experiment.dataset)
+    dataset = dataset_of(experiment)
     natural = dataset.owner is not None and experiment.partition in ("auto", "natural")
     population = int(dataset.owner.max()) + 1 if natural and dataset.owner is not None else experiment.clients
     return assemble(experiment, dataset, [np.empty(0, np.int64)] * population)
