@@ -23,9 +23,9 @@ LISTED = {"classes": "class", "lambda": "parameter tensor"}  # what the places o
 
 
 def probed(runs: Sequence[Run]) -> Iterator[Chart]:
-    """Figures of every probe that any of the runs has, by name."""
+    """Figures of every probe that any of the runs has, by name; spreads over clients stay in metrics.jsonl."""
     known = dict.fromkeys(key for run in runs for row in run.rows for key in row.get("probes", {}))
-    keys = sorted(known, key=_probe)  # a probe's measures stay in their order
+    keys = sorted((key for key in known if not key.endswith("_std")), key=_probe)  # measures stay in their order
     for probe, found in itertools.groupby(keys, _probe):
         measures = list(found)
         for group in [measures] if probe in TOGETHER else [[key] for key in measures]:

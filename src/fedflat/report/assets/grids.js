@@ -71,7 +71,7 @@ function surface(chart, grid, theme) {
   const side = { title: { text: "" }, tickfont: { size: 10 }, nticks: 5, ...grey };
   const scene = {
     aspectmode: "manual", aspectratio: { x: 1, y: 1, z: .6 },
-    camera: { eye: { x: 1.25, y: .82, z: 1.08 }, center: { x: 0, y: 0, z: -.12 } },
+    camera: { eye: { x: 1.5, y: .98, z: 1.3 }, center: { x: 0, y: 0, z: -.12 } },
     xaxis: side, yaxis: side, zaxis: { ...side, range: [chart.low, chart.high] },
   };
   const layout = frame(theme, { margin: { l: 0, r: 0, t: 0, b: 0 }, uirevision: "camera", scene });
