@@ -129,7 +129,7 @@ def _clocked(engine: Any) -> list[float]:
     """Makes the engine's lanes note how long they train."""
     assert isinstance(engine, Distributed)
     spent: list[float] = []
-    train = engine.lanes.train
+    train = engine.share.train
 
     def clocked(jobs: Any) -> Any:
         begin = time.perf_counter()
@@ -137,7 +137,7 @@ def _clocked(engine: Any) -> list[float]:
         spent.append(time.perf_counter() - begin)
         return done
 
-    engine.lanes.train = clocked  # type: ignore[method-assign]
+    engine.share.train = clocked  # type: ignore[method-assign]
     return spent
 
 

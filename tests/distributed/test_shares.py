@@ -76,3 +76,11 @@ def test_one_vector_is_summed_in_an_exchange(name: str, reply: int, monkeypatch:
     monkeypatch.setitem(ENGINES, "distributed", functools.partial(Distributed, world=world))
     tiny.train(method, "distributed", range(2), cohorts=([0, 2, 1], [1]))
     assert world.sums == [2 * 2 * reply] * 2 * method.exchanges
+
+
+def test_a_rank_says_in_how_many_lanes_it_trains() -> None:
+    """What the estimate of a GPU's memory begins with."""
+    engine = Distributed(METHODS["fedavg"](), tiny.task(), tiny.feed(), World(Place()))
+    assert engine.lanes is None
+    engine.prepare([[3, 2, 2]])
+    assert engine.lanes in (1, 2, 3)

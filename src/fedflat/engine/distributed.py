@@ -46,7 +46,12 @@ class Distributed:
 
     def __init__(self, method: Method, task: Task, source: Source, world: World) -> None:
         self.method, self.source, self.world = method, source, world
-        self.lanes = Batched(method, task, source)
+        self.share = Batched(method, task, source)
+
+    @property
+    def lanes(self) -> int | None:
+        """Lanes in which this rank trains, None before they are chosen."""
+        return self.share.lanes
 
     def prepare(self, rounds: Sequence[Sequence[int]]) -> None:
         """Choose lanes for this rank's share of these rounds, taken as if every client could go anywhere."""
@@ -54,7 +59,7 @@ class Distributed:
             [n for n, rank in zip(lengths, assign(lengths, self.world.size), strict=True) if rank == self.world.rank]
             for lengths in rounds
         ]
-        self.lanes.prepare([lengths for lengths in mine if lengths] or [[1]])
+        self.share.prepare([lengths for lengths in mine if lengths] or [[1]])
 
     def train(self, jobs: Sequence[Job]) -> list[Trained]:
         """Run one exchange."""
@@ -62,7 +67,7 @@ class Distributed:
             ranks = self._ranks(jobs)
             routes = journeys(jobs, ranks, self.world.size)
             parts = self._parts(jobs, ranks, fetch(self.world, jobs, routes))
-            trained = self.lanes.train([part.job for part in parts.values()]) if parts else []
+            trained = self.share.train([part.job for part in parts.values()]) if parts else []
             give_back(self.world, jobs, routes, _returning(parts))
             return self._conclude(jobs, parts, dict(zip(parts, trained, strict=True)))
 
