@@ -23,16 +23,23 @@ def vary(value: Any, seed: int) -> Any:
     return [vary(each, seed) for each in value] if isinstance(value, list) else None if value is None else value + seed
 
 
+def bowl(axis: list[float], height: float) -> list[list[float]]:
+    """height · (x² + y²)."""
+    return [[height * (x * x + y * y) for x in axis] for y in axis]
+
+
 def left_by_analyse(folder: Path, height: float = 1.0) -> None:
     """Leave beside a run what fedflat analyse would: a bowl of this height, eigenvalues 3 and 1, and so on."""
     axis = [-1.0, 0.0, 1.0]
+    client = {"client": 3, "own": bowl(axis, 1.0), "all": bowl(axis, 5.0)}
     columns: dict[str, dict[str, Any]] = {
         "hessian": {"lambda1": 3.0 * height, "trace": 5.0, "number": [1, 2], "eigenvalue": [3.0 * height, 1.0]},
         "spectrum": {"eigenvalue": [-1.0, 0.0, 3.0], "density": [0.0, 1.0, 0.001]},
         "lpf": {"lpf": 0.5, "lpf_error": 0.01},
         "discrepancy": {"discrepancy": 0.25},
         "local": {"client": [0, 1], "lambda_local": [0.5, None], "lambda_global": [2.0, 4.0], "mean_lambda_local": 0.5},
-        "landscape": {"x": axis, "y": axis, "loss": [[height * (x * x + y * y) for x in axis] for y in axis]},
+        "landscape": {"x": axis, "y": axis, "loss": bowl(axis, height)},
+        "local-landscape": {"x": axis, "y": axis, "surfaces": [client]},
         "path": {"distance": axis, "along_gradient": [2.0, 1.0, 2.0], "along_random": [1.5, 1.0, 1.5]},
         "barrier": {"gamma": [-1.0, 0.0, 0.5, 1.0, 2.0], "loss": [90.0, 1.0, 3.0, 1.0, 90.0], "barrier": 2.0},
     }

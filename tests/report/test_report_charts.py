@@ -108,6 +108,9 @@ def test_analyses(make_run: MakeRun, analyse: Analyse) -> None:
     surfaces = grids(found, "landscape")
     assert (surfaces.low, surfaces.high) == (0.0, 4.0)  # the median of 2, 4 and 100
     assert [grid.name for grid in surfaces.grids] == ["a, seed 0", "b, seed 0", "c, seed 0"]
+    views = grids(found, "local-landscape")
+    assert [grid.name for grid in views.grids][:2] == ["a, seed 0, client 3, own data", "a, seed 0, client 3, all data"]
+    assert (views.low, views.high) == (0.0, 6.0)  # the median of three times 2 and three times 10
     assert curves(found, "spectrum")[0].y == [None, 1.0, 0.001]
     assert curves(found, "hessian")[1].y == [6.0, 1.0]
     assert (curves(found, "local")[0].x, curves(found, "local")[0].y) == ([0.5, 0.5], [2.0, 2.0])
@@ -128,12 +131,14 @@ def test_a_damaged_analysis_is_named_and_the_rest_is_shown(damage: str, make_run
     assert "spectrum" in {chart.key for chart in found.charts}
 
 
-def test_landscapes_of_unequal_rows_are_damaged(make_run: MakeRun, analyse: Analyse) -> None:
+@pytest.mark.parametrize("what", ["landscape", "local-landscape"])
+def test_landscapes_of_unequal_rows_are_damaged(what: str, make_run: MakeRun, analyse: Analyse) -> None:
     folder = make_run("a", [0.5])
     analyse(folder)
-    path = folder / "analysis" / "landscape.json"
+    path = folder / "analysis" / f"{what}.json"
     document = json.loads(path.read_text())
-    document["seeds"]["0"]["loss"][1].pop()
+    seed = document["seeds"]["0"]
+    (seed["loss"] if what == "landscape" else seed["surfaces"][0]["all"])[1].pop()
     path.write_text(json.dumps(document))
     assert "unequal length" in contents([read_run(folder)]).problems[0]
 

@@ -9,13 +9,14 @@ from typing import Any
 
 from fedflat.report.runs import Run, plain_numbers
 
-ARRAYS = {  # the arrays that figures need, all of one length; landscapes have theirs in `loss`
+ARRAYS = {  # the arrays that figures need, all of one length; landscapes have surfaces
     "hessian": ("number", "eigenvalue"),
     "spectrum": ("eigenvalue", "density"),
     "lpf": (),
     "discrepancy": (),
     "local": ("client", "lambda_local", "lambda_global"),
-    "landscape": ("y", "loss"),
+    "landscape": (),
+    "local-landscape": (),
     "path": ("distance", "along_gradient", "along_random"),
     "barrier": ("gamma", "loss"),
 }
@@ -42,14 +43,34 @@ def _read(path: Path, what: str) -> dict[str, Any]:
     """A document whose seeds all have their arrays."""
     document = json.loads(path.read_text(encoding="utf-8"))
     seeds: Mapping[str, Mapping[str, Any]] = document["seeds"]
-    if not seeds or not plain_numbers([list(seed.values()) for seed in seeds.values()]):
+    if not seeds or not plain_numbers(_values(seeds)):
         raise ValueError("seeds without numbers")
     document["settings"].get("directions")  # what it was measured with
     for seed in seeds.values():
-        across = [seed["x"], *seed["loss"]] if what == "landscape" else []
-        if across and all(loss is None for row in across[1:] for loss in row):
-            raise ValueError("no finite loss")
-        for arrays in ([seed[name] for name in ARRAYS[what]], across):
-            if len({len(array) for array in arrays}) > 1:
-                raise ValueError("arrays of unequal length")
+        for losses in _surfaces(seed, what):
+            if all(loss is None for row in losses for loss in row):
+                raise ValueError("no finite loss")
+            _same_length([seed["x"], *losses])
+            _same_length([seed["y"], losses])
+        _same_length([seed[name] for name in ARRAYS[what]])
     return document
+
+
+def _values(found: Any) -> Any:
+    """What mappings within lists hold, as lists."""
+    if isinstance(found, Mapping):
+        return [_values(each) for each in found.values()]
+    return [_values(each) for each in found] if isinstance(found, list) else found
+
+
+def _surfaces(seed: Mapping[str, Any], what: str) -> list[list[list[float | None]]]:
+    """The losses over a plane that a measurement holds."""
+    if what == "local-landscape":
+        first = seed["surfaces"][0]
+        return [first["own"], first["all"]]
+    return [seed["loss"]] if what == "landscape" else []
+
+
+def _same_length(arrays: Sequence[Sequence[Any]]) -> None:
+    if len({len(array) for array in arrays}) > 1:
+        raise ValueError("arrays of unequal length")

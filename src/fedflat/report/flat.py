@@ -40,9 +40,7 @@ def _landscape(found: Found) -> Grids:
     for _, name, document in found:
         seed, surface = _first(document)
         grids.append(Grid(f"{name}, seed {seed}", surface["x"], surface["y"], surface["loss"]))
-    values = [[z for row in grid.z for z in row if z is not None] for grid in grids]
-    low = min(map(min, values))
-    high = max(median(sorted(map(max, values))), low + 1e-9)
+    low, high = _scale(grids)
     eigen = all(document.get("settings", {}).get("directions") == "eigen" for *_, document in found)
     axes = "each model's two top eigenvectors" if eigen else "two random filter-normalised directions, shared by all"
     caption = (
@@ -52,6 +50,30 @@ def _landscape(found: Found) -> Grids:
     )
     names = Axis("direction 1"), Axis("direction 2"), LOSS
     return Grids("landscape", "Loss landscapes", caption, *names, grids, low, high, relief=True)
+
+
+def _scale(grids: Sequence[Grid]) -> tuple[float, float]:
+    """From the lowest value of all to the median of the pictures' highest ones."""
+    values = [[z for row in grid.z for z in row if z is not None] for grid in grids]
+    low = min(map(min, values))
+    return low, max(median(sorted(map(max, values))), low + 1e-9)
+
+
+def _local_landscape(found: Found) -> Grids:
+    grids = []
+    for _, name, document in found:
+        seed, each = _first(document)
+        first = each["surfaces"][0]
+        for key, data in (("own", "own data"), ("all", "all data")):
+            title = f"{name}, seed {seed}, client {first['client']}, {data}"
+            grids.append(Grid(title, each["x"], each["y"], first[key]))
+    caption = (
+        "The loss around one client's model after one more round, on its own samples and on everyone's, along the same "
+        "two directions and on one scale. A valley, pale, that is wide on its own samples and narrow on everyone's looks "
+        "flat to the client and is sharp for the federation."
+    )
+    names = Axis("direction 1"), Axis("direction 2"), LOSS
+    return Grids("local-landscape", "One client's view and everyone's", caption, *names, grids, *_scale(grids))
 
 
 def _spectrum(found: Found) -> Curves:
@@ -121,6 +143,7 @@ def _between(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]
 
 FIGURES: dict[str, Callable[[Found], Chart]] = {
     "landscape": _landscape,
+    "local-landscape": _local_landscape,
     "spectrum": _spectrum,
     "hessian": _eigenvalues,
     "local": _local,
