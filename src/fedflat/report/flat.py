@@ -69,8 +69,8 @@ def _local_landscape(found: Found) -> Grids:
             grids.append(Grid(title, each["x"], each["y"], first[key]))
     caption = (
         "The loss around one client's model after one more round, on its own samples and on everyone's, along the same "
-        "two directions and on one scale. A valley, pale, that is wide on its own samples and narrow on everyone's looks "
-        "flat to the client and is sharp for the federation."
+        "two directions and on one scale. A pale valley that is wide on its own samples and narrow on everyone's "
+        "looks flat to the client and is sharp for the federation."
     )
     names = Axis("direction 1"), Axis("direction 2"), LOSS
     return Grids("local-landscape", "One client's view and everyone's", caption, *names, grids, *_scale(grids))
