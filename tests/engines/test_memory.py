@@ -39,6 +39,14 @@ def test_activations_of_a_model_known_by_heart():
     assert 2 * 4 * 64 <= activations(task, feed, w) <= 2 * 4 * (64 + 10 * 10)
 
 
+def test_models_that_normalise_over_the_batch_are_measured_too():
+    norm = torch.nn.BatchNorm1d(64, track_running_stats=False)
+    _, task, feed, w = parts(
+        fedflat.FedAvg(), model=torch.nn.Sequential(torch.nn.Flatten(), norm, torch.nn.Linear(64, 10))
+    )
+    assert activations(task, feed, w) >= 2 * 4 * 2 * 64
+
+
 def test_states_stay_on_the_device_where_they_fit():
     assert choose_home(Needs(GB, GB, GB, 5 * GB), 10 * GB) is None
 

@@ -20,7 +20,7 @@ def hold_out(dataset: Dataset, share: float) -> Dataset:
     count = round(share * len(dataset.y))
     if not 0 < count < len(dataset.y):
         raise UserError(
-            f"--validation {share}: leaves {count} of {len(dataset.y)} samples to evaluate on; both must be some"
+            f"--validation {share}: would hold out {count} of {len(dataset.y)} samples; hold out some, not all"
         )
     held, kept = order[:count].sort().values, order[count:].sort().values
     owner = None if dataset.owner is None else _renumbered(dataset.owner[kept])

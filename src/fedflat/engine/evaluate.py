@@ -7,9 +7,11 @@ from torch import Tensor
 
 from fedflat.task import Batch, Task
 
+BATCH = 2000  # samples evaluated at once
+
 
 @torch.no_grad()
-def evaluate(task: Task, params: Tensor, data: Batch, batch_size: int = 2000) -> tuple[float, float]:
+def evaluate(task: Task, params: Tensor, data: Batch, batch_size: int = BATCH) -> tuple[float, float]:
     """Mean cross entropy and accuracy of the model `params` on `data`."""
     loss = correct = torch.zeros((), dtype=torch.float64, device=params.device)
     for start in range(0, len(data.y), batch_size):

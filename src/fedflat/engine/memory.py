@@ -3,7 +3,7 @@
 With P parameters of b bytes, L lanes, N clients, batches of B samples and a bytes of activations per sample:
 
     lanes    L (SPARE P b + B a + state + message): model, momentum, gradients and copies of each lane
-    test     the normalised test set, and the activations of EVALUATED samples
+    test     the normalised test set, and the activations of one batch of it
     servers  Σ (server's state + replies of a cohort), one for each seed
     states   Σ N states, if every client takes part
 
@@ -21,13 +21,13 @@ import torch
 from torch import Tensor
 
 from fedflat.data.feed import Feed
+from fedflat.engine.evaluate import BATCH
 from fedflat.engine.state import nbytes
 from fedflat.errors import UserError
 from fedflat.method import Method
 from fedflat.task import Batch, Task
 
 SPARE = 8  # vectors of the model's length that a lane needs beside its state and message
-EVALUATED = 2000  # samples of one evaluation batch
 USABLE = 0.9  # of the free memory; the rest is for kernels and fragments
 GB = 1e9
 ADVICE = "use fewer --seeds, a smaller --batch-size or --cohort, or --precision bf16"
@@ -59,7 +59,7 @@ def needs(
     server, state = method.init_server(params), nbytes(method.init_client(params))
     each, model = activations(task, feed, params), nbytes(params)
     per_lane = SPARE * model + feed.batch_size * each + state + nbytes(method.broadcast(server))
-    test = feed.dataset.x_test.numel() * params.element_size() + EVALUATED * each // 2
+    test = feed.dataset.x_test.numel() * params.element_size() + BATCH * each // 2
     servers = sum(nbytes(server) + 2 * cohort * (model + state) for _, cohort in trials)
     return Needs(lanes * per_lane, test, servers, sum(clients for clients, _ in trials) * state // ranks)
 
@@ -71,19 +71,22 @@ def free_memory(device: torch.device) -> int:
 
 
 def activations(task: Task, feed: Feed, params: Tensor) -> int:
-    """Bytes that the gradient of one sample keeps and makes: what autograd saves, twice."""
-    x, kept = torch.zeros(1, *feed.dataset.shape, dtype=feed.dtype, device=params.device), 0
+    """Bytes that the gradient of one sample keeps and makes: what autograd saves, twice.
+
+    Asked of two samples, since layers that normalise over the batch refuse a single one.
+    """
+    x, kept = torch.zeros(2, *feed.dataset.shape, dtype=feed.dtype, device=params.device), 0
 
     def keep(tensor: Tensor) -> Tensor:
         nonlocal kept
-        kept += nbytes(tensor) if tensor.shape[:1] == (1,) else 0
+        kept += nbytes(tensor) if tensor.shape[:1] == (2,) else 0
         return tensor
 
-    key = torch.zeros(1, dtype=torch.int64, device=params.device)
+    key = torch.zeros(2, dtype=torch.int64, device=params.device)
     batch = Batch(x, key, torch.ones_like(key, dtype=torch.bool), key)
     with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         task.loss(params.detach().requires_grad_(), batch)
-    return 2 * kept
+    return kept
 
 
 def choose_home(estimate: Needs, free: int, say: Callable[[str], None] | None = None) -> torch.device | None:
