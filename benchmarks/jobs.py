@@ -11,6 +11,8 @@ from pathlib import Path
 import torch
 
 import fedflat
+from fedflat.engine.memory import needs
+from fedflat.engine.state import nbytes
 from fedflat.experiments.assemble import assemble
 from fedflat.experiments.result import versions
 from fedflat.experiments.training import Training
@@ -95,8 +97,17 @@ def measure(name: str, experiment: fedflat.Experiment) -> dict[str, object]:
         "client_steps_per_s": round((training.steps - steps) / seconds),
         "full_job_s": round(seconds / max(rounds, 1) * JOBS[name].rounds, 1),
         "accuracy": round(result.last10_accuracy, 4),
+        "estimated_gb": round(estimate(training) / 1e9, 2),
         "peak_gb": round(torch.cuda.max_memory_allocated() / 1e9, 2) if torch.cuda.is_available() else None,
     }
+
+
+def estimate(training: Training) -> int:
+    """Bytes that the run was expected to take on a GPU, its data included."""
+    experiment, (_, parts, feed, task, starts) = training.experiment, training.assembly
+    trials = [(len(parts), experiment.cohort) for _ in experiment.seeds]
+    lanes = getattr(training.engine, "lanes", 1)
+    return sum(needs(experiment.method, task, feed, starts[0], lanes, trials)) + nbytes((feed.x, feed.y))
 
 
 def _wait() -> None:

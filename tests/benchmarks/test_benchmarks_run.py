@@ -111,3 +111,10 @@ def test_scaling_measures_and_draws(tmp_path):
     assert [r["value"] for r in kept["records"] if r["sweep"] == "cohort"] == [1, 2, 5, 10, 20]
     assert run("scaling.py", "--read", str(out), "--plot", str(plot)).splitlines()[1:] == text.splitlines()[1:]
     assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+def test_agreement() -> None:
+    lines = run("agreement.py", "fedavg", "--device", "cpu").strip().splitlines()
+    name, difference = lines[-1].split()
+    assert name == "fedavg"
+    assert 0 <= float(difference) < 1e-5
