@@ -73,7 +73,10 @@ def test_a_full_gpu_is_reported_in_words(monkeypatch):
         fedflat.run(fedflat.Experiment(engine="sequential", rounds=1))
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+@on_gpu
 def test_a_store_at_home_on_the_host_serves_the_gpu():
     initial = (torch.zeros(3, device="cuda"),)
     near, far = ClientStore(initial), ClientStore(initial, torch.device("cpu"))
@@ -83,3 +86,17 @@ def test_a_store_at_home_on_the_host_serves_the_gpu():
     assert got.is_cuda
     assert torch.equal(got, expected)
     assert all(not t.is_cuda for t in far.pack().values())
+
+
+@on_gpu
+@pytest.mark.parametrize("method", [fedflat.SCAFFOLD(), fedflat.FedGloSS()], ids=lambda method: type(method).__name__)
+def test_states_on_the_host_change_nothing(method, monkeypatch, capsys):
+    """SCAFFOLD keeps one vector of each client, FedGloSS more."""
+    experiment = fedflat.Experiment(method=method, device="cuda", precision="fp32", rounds=4, eval_every=1, cohort=8)
+    near = fedflat.run(experiment).history
+    estimate = Needs(GB, 0, 0, 20 * GB)
+    monkeypatch.setattr("fedflat.experiments.assemble.needs", lambda *_: estimate)
+    monkeypatch.setattr("fedflat.experiments.assemble.free_memory", lambda _: 10 * GB)
+    far = fedflat.run(experiment).history
+    assert "kept on the host" in capsys.readouterr().err
+    assert [row["loss"] for row in far] == pytest.approx([row["loss"] for row in near], rel=1e-6)

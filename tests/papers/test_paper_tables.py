@@ -85,7 +85,8 @@ def test_names_are_unique() -> None:
 
 
 def test_as_many_cells_as_the_papers_have() -> None:
-    found = {name: len(table.cells) for name, table in TABLES.items() if "figure" not in name}
+    tables = {name: table.cells for name, table in TABLES.items() if "figure" not in name}
+    found = {name: len([c for c in cells if c.failed or c.printed is not None]) for name, cells in tables.items()}
     assert found == {f"{paper}/{name}": n for paper, tables in COUNTS.items() for name, n in tables.items()}
     figures = {f"{paper}/figure{n}" for paper, numbers in FIGURES.items() for n in numbers}
     assert {name for name in TABLES if "figure" in name} == figures
