@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from fedflat.method import Local
@@ -19,6 +20,13 @@ def sam_grad(task: Task, w: Tensor, batch: Batch, rho: float | Tensor) -> Tensor
     if isinstance(rho, float | int) and not rho:
         return g
     return task.grad(w + rho * unit(g), batch)
+
+
+def warmed_up(rho: float, round: Tensor, rounds: int) -> Tensor:
+    """ρ(t) = 0.001 + (ρ − 0.001) t / T_s until round T_s, ρ from then on, and always where T_s or ρ is 0 (FedGloSS)."""
+    if not rounds or not rho:
+        return torch.full_like(round, rho)
+    return 0.001 + (rho - 0.001) * (round / rounds).clamp(max=1)
 
 
 def effective_steps(local: Local) -> Tensor:

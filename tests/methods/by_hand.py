@@ -77,14 +77,15 @@ def mofedsam(rho: float, beta: float) -> Numbers:
     return {"server.params": w, "server.delta": delta}
 
 
-def fedspeed(rho: float, alpha: float, lam: float) -> Numbers:
+def fedspeed(rho: float, alpha: float, lam: float, released: bool = False) -> Numbers:
     w, ghat = W0, np.zeros((N, 4))
     for who, p in rounds():
         ends = {}
         for k in who:
             ends[k] = end(k, w, lambda v: (1 - alpha) * g(k, v) + alpha * sam(k, v, rho) - ghat[k] + (v - w) / lam)
             ghat[k] -= (ends[k] - w) / lam
-        w = sum(p[k] * (ends[k] - lam * ghat[k]) for k in who)
+        corrections = [ghat.mean(0)] * N if released else ghat
+        w = sum(p[k] * (ends[k] - lam * corrections[k]) for k in who)
     return {"server.params": w, "clients.ghat": ghat}
 
 

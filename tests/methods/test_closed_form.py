@@ -40,6 +40,10 @@ CASES: dict[str, tuple[Method, Callable[[], Numbers]]] = {
     "feddyn+sam": (ff.FedDyn(dyn_alpha=0.3, rho=0.2), lambda: feddyn(0.3, 0.2)),
     "mofedsam": (ff.MoFedSAM(rho=0.2, beta=0.3), lambda: mofedsam(0.2, 0.3)),
     "fedspeed": (ff.FedSpeed(rho=0.2, mix=0.7, lam=3.0), lambda: fedspeed(0.2, 0.7, 3.0)),
+    "fedspeed-released": (
+        ff.FedSpeed(rho=0.2, mix=0.7, lam=3.0, dual="released"),
+        lambda: fedspeed(0.2, 0.7, 3.0, released=True),
+    ),
     "fedsmoo": (ff.FedSMOO(rho=0.2, beta=3.0), lambda: fedsmoo(0.2, 3.0, True)),
     "fedsmoo-": (ff.FedSMOO(rho=0.2, regularise=False), lambda: fedsmoo(0.2, 1.0, False)),
     "fedgloss": (ff.FedGloSS(rho=0.3, rho_local=0.2, beta=3.0), lambda: fedgloss(0.3, 0.2, 3.0)),
@@ -50,6 +54,10 @@ CASES: dict[str, tuple[Method, Callable[[], Numbers]]] = {
     "naivefedgloss": (
         ff.NaiveFedGloSS(rho=0.3, rho_local=0.2, beta=3.0),
         lambda: fedgloss(0.3, 0.2, 3.0, naive=True),
+    ),
+    "naivefedgloss-released": (
+        ff.NaiveFedGloSS(rho=0.3, rho_local=0.2, beta=3.0, dual="released"),
+        lambda: fedgloss(0.3, 0.2, 3.0, released=True, naive=True),
     ),
     "fedgf": (ff.FedGF(rho=0.2, threshold=0.75, window=3), lambda: fedgf(0.2, 0.75, 3)),
     "fedavgm": (ff.ServerMomentum(beta=0.8, server_lr=0.5), lambda: fedavgm(0.8, 0.5)),

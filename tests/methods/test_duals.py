@@ -25,6 +25,7 @@ from fedflat.vectors import norm, unit
         (ff.NaiveFedGloSS(), "sigma", "sigma"),
         (ff.FedDyn(), "h", "lam"),
         (ff.FedSMOO(), "lam", "lam"),
+        (ff.FedSpeed(dual="released"), "ghat", "ghat"),
         (ff.SCAFFOLD(), "c", "c"),
         (ff.FedGAMMA(), "c", "c"),
     ],

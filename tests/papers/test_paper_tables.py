@@ -8,7 +8,7 @@ import pytest
 import yaml
 from made_up import find
 
-from fedflat import Experiment, FedAvg, FedGloSS, FedSOL
+from fedflat import Experiment, FedAvg, FedGloSS, FedSOL, NaiveFedGloSS
 from fedflat.experiments.config import dump, to_dict
 from fedflat.methods import METHODS
 from fedflat.papers import TABLES, printed
@@ -134,6 +134,11 @@ def test_variants_follow_the_released_code() -> None:
     divided = find("fedgloss/table3 cnn cifar100 alpha-0 fedgloss released")
     assert experiment(divided).method == FedGloSS(rho=0.01, rho_local=0.2, beta=100, warmup=15_000, dual="released")
     assert experiment(find("fedsol/table2 mnist lda-0.1 fedavg uniform")).weights == "uniform"
+    plain = experiment(find("fedsol/table2 cifar10 lda-0.1 fedsol released-no-cutout"))
+    assert (plain.method, plain.augment) == (experiment(released).method, "crop-flip")
+    assert experiment(find("fedsol/table2 cifar10 lda-0.1 fedavg no-cutout")).augment == "crop-flip"
+    naive = experiment(find("fedgloss/table6 cnn cifar10 alpha-0 half naivefedgloss released")).method
+    assert naive == NaiveFedGloSS(rho=0.15, rho_local=0.15, beta=10, warmup=2000, dual="released")
 
 
 def test_what_is_trained_alike_is_trained_once() -> None:

@@ -199,9 +199,17 @@ class Played:
 
 def test_numbers_of_a_history() -> None:
     result = Played({r: r / 1000 for r in range(10, 1001, 10)})
-    found = numbers(result, 0)  # type: ignore[arg-type]
+    found = numbers(result, 0, 1000)  # type: ignore[arg-type]
     assert found == {"final": 100.0, "last100": pytest.approx(95.5), "half": pytest.approx(45.5)}
     points = curve(result, 0)  # type: ignore[arg-type]
     assert len(points) == 50
     assert points[0] == [20, 2.0]
     assert points[-1] == [1000, 100.0]
+
+
+def test_what_ends_early_keeps_its_last_accuracy() -> None:
+    """All its models have diverged: more rounds would not change them."""
+    ended = Played({r: 0.5 if r < 700 else 0.1 for r in range(10, 701, 10)})
+    assert numbers(ended, 0, 1000) == {"final": 10.0, "last100": 10.0, "half": 50.0}  # type: ignore[arg-type]
+    assert numbers(ended, 0, 740)["last100"] == pytest.approx((5 * 50 + 10) / 6)  # type: ignore[arg-type]
+    assert numbers(ended, 0, 2000)["half"] == 10.0  # type: ignore[arg-type]

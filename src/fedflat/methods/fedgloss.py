@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedflat.method import Cohort, Local, Method, Reply
 from fedflat.options import Index, NonNegative, Positive
-from fedflat.steps import sam_grad
+from fedflat.steps import sam_grad, warmed_up
 from fedflat.task import Batch, Task
 from fedflat.vectors import unit
 
@@ -71,7 +71,7 @@ class FedGloSS(Method):
     def broadcast(self, server: Server) -> Message:
         """Climb along the last pseudo-gradient (lines 4-5)."""
         climb = self.rho * unit(server.pseudo_grad)
-        return Message(server.params + climb, self._radius(server.round))
+        return Message(server.params + climb, warmed_up(self.rho_local, server.round, self.warmup))
 
     def step(self, task: Task, w: Tensor, batch: Batch, msg: Message, client: Client) -> tuple[Tensor, Client]:
         """SAM's gradient, the dual and the penalty (lines 12-15)."""
@@ -89,9 +89,3 @@ class FedGloSS(Method):
         sigma = server.sigma - cohort.size / divisor * cohort.uniform.delta / self.beta
         params = server.params + cohort.mean.delta - self.beta * sigma
         return Server(params, sigma, -cohort.mean.delta, server.round + 1)
-
-    def _radius(self, t: Tensor) -> Tensor:
-        """ρ_l(t) = 0.001 + (ρ_l − 0.001) t / T_s until round T_s (Appendix C)."""
-        if not self.warmup or not self.rho_local:
-            return torch.full_like(t, self.rho_local)
-        return 0.001 + (self.rho_local - 0.001) * (t / self.warmup).clamp(max=1)

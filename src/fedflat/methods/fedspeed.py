@@ -1,23 +1,29 @@
 """FedSpeed (Sun et al., 2023, Algorithm 1): SAM's gradient with a proximal term and its own correction.
 
-down w | up w_k − λ ĝ_k − w | client keeps ĝ_k | server keeps w
+down w | up w_k − λ ĝ_k − w | client keeps ĝ_k | server keeps w, ĝ
 
 direction = (1 − α) g + α ∇f(w_k + ρ g / ‖g‖) − ĝ_k + (w_k − w) / λ,  g = ∇f(w_k)
 ĝ_k ← ĝ_k − (w_k − w) / λ;  w ← Σ p_k (w_k − λ ĝ_k)
+in its authors' code clients send w_k − w;  ĝ ← ĝ − Σ_S (w_k − w) / (λ N);  w ← Σ p_k w_k − λ ĝ
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from fedflat.method import Local, Method, Reply
+from fedflat.method import Cohort, Local, Method, Reply
 from fedflat.options import Fraction, NonNegative, Positive
 from fedflat.task import Batch, Task
 from fedflat.vectors import unit
+
+
+class Server(NamedTuple):
+    params: Tensor
+    ghat: Tensor  # the mean of all clients', kept only where it is used
 
 
 class Client(NamedTuple):
@@ -41,6 +47,12 @@ class FedSpeed(Method):
     """Share α of the perturbed gradient."""
     lam: Positive = 100.0
     """λ: inverse weight of the proximal term."""
+    dual: Literal["paper", "released"] = "paper"
+    """Corrections ĝ_k in the average: the participants' (Algorithm 1) or all clients' (its authors' code)."""
+
+    def init_server(self, params: Tensor) -> Server:
+        """No correction."""
+        return Server(params, torch.zeros_like(params) if self.dual == "released" else params.new_zeros(()))
 
     def init_client(self, params: Tensor) -> Client:
         """No correction."""
@@ -53,6 +65,15 @@ class FedSpeed(Method):
         return mixed - client.ghat + (w - msg.params) / self.lam, client
 
     def reply(self, w: Tensor, msg: Any, client: Client, local: Local) -> tuple[Reply, Client]:
-        """Send the corrected model, keep the correction."""
-        ghat = client.ghat - (w - msg.params) / self.lam
-        return Reply(w - self.lam * ghat - msg.params), Client(ghat)
+        """Send the model, corrected in the paper, and keep the correction."""
+        delta = w - msg.params
+        ghat = client.ghat - delta / self.lam
+        return Reply(delta - self.lam * ghat if self.dual == "paper" else delta), Client(ghat)
+
+    def update(self, server: Server, cohort: Cohort) -> Server:
+        """Average; correct by the mean over all clients in the authors' code."""
+        params = server.params + cohort.mean.delta
+        if self.dual == "paper":
+            return Server(params, server.ghat)
+        ghat = server.ghat - cohort.size / cohort.population * cohort.uniform.delta / self.lam
+        return Server(params - self.lam * ghat, ghat)

@@ -1,7 +1,7 @@
 """FedGF (Lee & Yoon, ICML 2024): its settings, and Table 1.
 
 Settings: Section 6.1; learning rate, weight decay, augmentation and hyper-parameters are from the released script, the
-paper's Appendix C being out of reach. Of the script's grids we take FedGF's ρ as FedSAM's and T_D = 0.2, FedProx's
+paper's Appendix C being out of reach. Of the script's grids we take FedGF's ρ as FedSAM's and T_D = 0.1, FedProx's
 μ = 0.01, FedDyn's α = 0.01, MoFedSAM's β = 0.1, and 0.9 for FedAvgM, whose grid the script does not have. Accuracies
 are means over the last 100 rounds, ours of ten evaluations in them.
 
@@ -71,7 +71,7 @@ def methods(rho: float, adaptive: float) -> dict[str, Any]:
         "mofedsam": MoFedSAM(rho=rho, beta=0.1),
         "fedgamma": FedGAMMA(rho=rho),
         "fedsmoo": FedSMOO(rho=rho, regularise=False),
-        "fedgf": FedGF(rho=rho, threshold=0.2, window=30),
+        "fedgf": FedGF(rho=rho, threshold=0.1, window=30),
         "c-0": FedGF(rho=rho, static_c=0.0),
         "c-0.5": FedGF(rho=rho, static_c=0.5),
         "c-1": FedGF(rho=rho, static_c=1.0),

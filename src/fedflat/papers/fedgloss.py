@@ -65,7 +65,7 @@ def methods(
         "fedgamma": FedGAMMA(rho=sam),
         "fedsmoo": smoo,
         "fedgloss": ours,
-        "naivefedgloss": NaiveFedGloSS(ours.rho, ours.rho_local, ours.beta),
+        "naivefedgloss": NaiveFedGloSS(ours.rho, ours.rho_local, ours.beta, ours.warmup),
     }
     return {name: {"method": method} for name, method in found.items()}
 
@@ -107,9 +107,13 @@ def setting(words: Words) -> dict[str, Any]:
 
 
 def released(cell: Cell) -> dict[str, Any] | None:
-    """FedGloSS with the dual's divisor of the released code."""
+    """FedGloSS with the dual's divisor of the released code, FedSpeed as its authors' code has it."""
     method = cell.setting["method"]
-    return {"method": replace(method, dual="released")} if isinstance(method, FedGloSS) else None
+    return (
+        {"method": replace(method, dual="released")}
+        if isinstance(method, FedGloSS | NaiveFedGloSS | FedSpeed)
+        else None
+    )
 
 
 PRETRAINED = "starts from ImageNet weights, which are not included"

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from fedflat.methods import SCAFFOLD, FedASAM, FedAvg, FedBABU, FedNova, FedNTD, FedProx, FedSAM, FedSOL, PerFedAvg
-from fedflat.papers.table import Change, Words, read_words, table
+from fedflat.papers.table import Cell, Change, Words, read_words, table
 
 COMMON = {
     "model": "fedavg-cnn",
@@ -62,9 +62,23 @@ RELEASED: dict[str, dict[str, Any]] = {  # hyper-parameters of the released conf
     "fedsam": {"method": FedSAM(rho=0.5)},
     "fedasam": {"method": FedASAM(rho=0.5, eta=0.0, biases=True)},
 }
+PLAIN = {"augment": "crop-flip"}  # without the Cutout that Appendix B and the released code add to CIFAR-10
+
+
+def _plain(cell: Cell) -> dict[str, Any] | None:
+    return PLAIN if cell.setting["dataset"] == "cifar10" else None
+
+
+def _released_plain(cell: Cell) -> dict[str, Any] | None:
+    change = RELEASED.get(cell.words[-1])
+    return change | PLAIN if change and _plain(cell) else None
+
+
 VARIANTS: dict[str, Change] = {
     "released": lambda cell: RELEASED.get(cell.words[-1]),
     "uniform": lambda cell: {"weights": "uniform"},
+    "no-cutout": _plain,
+    "released-no-cutout": _released_plain,
 }
 
 

@@ -54,16 +54,21 @@ class Record:
         return replace(self, config=other.config, seeds=dict(sorted(seeds.items())), runs=[*self.runs, *other.runs])
 
 
-def numbers(result: Result, seed: int) -> dict[str, float | None]:
-    """Accuracies in percent: in the last round, over the last 100 rounds and over the 100 before half of them."""
+def numbers(result: Result, seed: int, rounds: int) -> dict[str, float | None]:
+    """Accuracies in percent: in the last round, over the last 100 of `rounds` and over the 100 before half of them."""
     rows = [row for row in result.history if row["seed"] == seed]
-    end, half = result.rounds, result.rounds // 2
     return {
         "final": _percent([rows[-1]["accuracy"]]),
-        "last100": _percent([row["accuracy"] for row in rows if row["round"] > end - 100]),
-        "half": _percent([row["accuracy"] for row in rows if half - 100 < row["round"] <= half]),
+        "last100": _percent(_until(rows, rounds)),
+        "half": _percent(_until(rows, rounds // 2)),
         **probed(rows),
     }
+
+
+def _until(rows: Sequence[dict[str, Any]], end: int) -> list[float]:
+    """Accuracies of the 100 rounds until `end`; the last there is where training, having diverged, ended before."""
+    ended = rows[-1]["round"] <= end - 100
+    return [row["accuracy"] for row in (rows[-1:] if ended else rows) if ended or end - 100 < row["round"] <= end]
 
 
 def probed(rows: Sequence[dict[str, Any]]) -> dict[str, float | None]:
