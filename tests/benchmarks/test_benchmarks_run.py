@@ -118,3 +118,9 @@ def test_agreement() -> None:
     name, difference = lines[-1].split()
     assert name == "fedavg"
     assert 0 <= float(difference) < 1e-5
+
+
+def test_flatness() -> None:
+    lines = run("flatness.py", "--samples", "8", "--grid", "3", "--batch", "4", "--device", "cpu").splitlines()
+    assert [line.split()[0] for line in lines[1:]] == ["lambda1", "lambda1", "landscape", "landscape"]
+    assert all(float(line.split()[-2]) > 0 for line in lines[1:])

@@ -63,5 +63,10 @@ def _lead(one: Cell, other: Cell, stored: Stored) -> float | None:
 
 def _beside(one: Cell, other: Cell, stored: Stored) -> str:
     """lda-0.1 fedsol 62.05, fedntd 56.74."""
-    numbers = [f"{cell.method} {ours.mean:.4g}" for cell in (one, other) if (ours := stored.ours(cell))]
+    numbers = [f"{cell.method} {_short(ours.mean)}" for cell in (one, other) if (ours := stored.ours(cell))]
     return f"{' '.join(one.group[1:] or one.group)}: {', '.join(numbers)}"
+
+
+def _short(number: float) -> str:
+    """Four digits, or all of a larger number before the point."""
+    return f"{number:.4g}" if number < 10_000 else f"{number:.0f}"
