@@ -193,7 +193,8 @@ def test_one_process_only(place: Place, monkeypatch: pytest.MonkeyPatch, capsys:
     ("words", "parts"),
     [
         (["fedsol/table22"], ["fedsol/table22", "did you mean fedsol/table2?"]),
-        (["fedsol/table1", "fedsol/table2"], ["one table"]),
+        (["fedsol/table1", "fedsol/table0"], ["reproduce fedsol/table0: unknown table"]),
+        (["fedgf/table1", "fedgf/table5", "--cells", "c-2"], ["no cell of fedgf/table1, fedgf/table5 matches"]),
         (["fedsol/table2", "--cells", "cifar11 *"], ["--cells cifar11 *", "mnist shards-2 fedavg"]),
         (["fedsol/table2", "--budget", "soon"], ["--budget soon", "20m"]),
         (["fedsol/table2", "--budget", "0m"], ["--budget 0m"]),
@@ -213,3 +214,13 @@ def test_mistakes_are_one_line(
     assert place(*words) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert all(part in line for part in parts), line
+
+
+def test_several_tables_share_what_is_trained(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    """FedAvg is the first row of both; only FedSOL's Table 5 has a FedSOL among these cells."""
+    tables = ["fedsol/table1", "fedsol/table5", "--cells", "none", "fedavg", "rho-2.0 head"]
+    assert place(*tables, *SMALL, "--seeds", "0") == 0
+    out = capsys.readouterr().out
+    assert out.count("1 run of 3 rounds") == len(place.records()) == 2
+    for text in ("fedsol/table1: Gradient projection", "fedsol/table5: Partial", "rho-2.0 head"):
+        assert text in out

@@ -14,12 +14,12 @@ from fedflat.errors import UserError
 from fedflat.experiments.experiment import Experiment
 from fedflat.options import Count, Index
 
-PROG = "fedflat reproduce [TABLE]"
+PROG = "fedflat reproduce [TABLE ...]"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReproduceOptions:
-    """Train the cells of a paper's table that are missing and print it with our numbers; without TABLE, list all."""
+    """Train the cells of papers' tables that are missing and print them with our numbers; without TABLE, list all."""
 
     cells: tuple[str, ...] = ()
     """Only cells whose words match these patterns in order, for example "cifar10 lda-0.1 *"; several may be given."""
@@ -46,7 +46,7 @@ class ReproduceOptions:
     data_note: str = ""
     """Words about the data, stored with the results, such as "CIFAR-10 (JPEG)"."""
     show: bool = False
-    """Train nothing: print TABLE from what is stored, or write the page about all tables to --out."""
+    """Train nothing: print the tables from what is stored, or write the page about all tables to --out."""
     out: Path = Path("docs/reproduction.md")
     """The page that --show writes."""
     markdown: bool = False
@@ -62,12 +62,10 @@ def reproduce_command(words: list[str]) -> None:
     began = time.monotonic()
     names, flags = leading(words)
     options = parse(ReproduceOptions, flags, PROG)
-    if len(names) > 1:
-        raise UserError(f"reproduce {' '.join(names)}: name one table; fedflat reproduce lists them")
     Experiment(seeds=options.seeds).check()
     if find_place(options.engine).size > 1:
         raise UserError("reproduce: trains in one process; do not start it with torchrun")
-    from fedflat.papers.command import list_tables, one_table, write_page
+    from fedflat.papers.command import list_tables, some_tables, write_page
     from fedflat.papers.plan import Request
 
     names_of = ("results", "runs", "seeds", "rounds", "dataset", "engine", "device", "precision", "data_note")
@@ -75,7 +73,7 @@ def reproduce_command(words: list[str]) -> None:
     request = Request(**{name: getattr(options, name) for name in names_of}, deadline=deadline)
     form = next((name for name in ("markdown", "latex", "csv") if getattr(options, name)), "text")
     if names:
-        one_table(names[0], request, options.cells, options.variant, options.show, form)
+        some_tables(names, request, options.cells, options.variant, options.show, form)
     elif options.show:
         write_page(request, options.out)
     else:

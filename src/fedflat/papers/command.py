@@ -34,30 +34,42 @@ def _counts(table: Table, stored: Stored, request: Request) -> tuple[str, ...]:
     return tuple(map(str, numbers))
 
 
-def one_table(
-    name: str, request: Request, patterns: Sequence[str], variant: str, show: bool = False, form: str = "text"
+def some_tables(
+    names: Sequence[str],
+    request: Request,
+    patterns: Sequence[str],
+    variant: str,
+    show: bool = False,
+    form: str = "text",
 ) -> None:
-    """Train what is missing of the chosen cells, unless `show`, and print them."""
-    table = find_table(name)
-    cells = choose(table, patterns, variant)
+    """Train what is missing of the chosen cells, unless `show`, and print them table by table."""
+    chosen = choose([find_table(name) for name in dict.fromkeys(names)], patterns, variant)
     if not show:
-        train(jobs(cells, request.stored(), request), request)
-    lines = rows(table, cells, request.stored(), request)
-    print(FORMS[form](lines) if form in FORMS else as_text(lines, title=table.title, note=table.note))
+        train(jobs([cell for _, cells in chosen for cell in cells], request.stored(), request), request)
+    stored = request.stored()
+    for table, cells in chosen:
+        lines = rows(table, cells, stored, request)
+        print(FORMS[form](lines) if form in FORMS else as_text(lines, title=_title(table, chosen), note=table.note))
 
 
-def choose(table: Table, patterns: Sequence[str], variant: str = "") -> list[Cell]:
-    """The cells that match; raises UserError where none does."""
-    known = sorted({cell.variant for cell in table.variants})
+def _title(table: Table, chosen: Sequence[object]) -> str:
+    """With the table's name where there are several."""
+    return f"{table.name}: {table.title}" if len(chosen) > 1 else table.title
+
+
+def choose(tables: Sequence[Table], patterns: Sequence[str], variant: str = "") -> list[tuple[Table, list[Cell]]]:
+    """Tables with their cells that match; raises UserError where none does."""
+    names = ", ".join(table.name for table in tables)
+    known = sorted({cell.variant for table in tables for cell in table.variants})
     if variant and variant not in known:
         allowed = f"variants are {', '.join(known)}" if known else "there are none"
-        raise UserError(f"--variant {variant}: not a variant of {table.name}{near_miss(variant, known)}; {allowed}")
-    pool = [cell for cell in table.variants if cell.variant == variant] if variant else list(table.cells)
-    found = [cell for cell in pool if cell.matches(patterns)]
-    if not found:
-        example = " ".join(pool[0].words)
-        raise UserError(f"--cells {' '.join(patterns)}: no cell of {table.name} matches; one of them is {example}")
-    return found
+        raise UserError(f"--variant {variant}: not a variant of {names}{near_miss(variant, known)}; {allowed}")
+    pools = [[c for c in (table.variants if variant else table.cells) if c.variant == variant] for table in tables]
+    found = [[cell for cell in pool if cell.matches(patterns)] for pool in pools]
+    if not any(found):
+        example = " ".join(next(pool for pool in pools if pool)[0].words)
+        raise UserError(f"--cells {' '.join(patterns)}: no cell of {names} matches; one of them is {example}")
+    return [(table, cells) for table, cells in zip(tables, found, strict=True) if cells]
 
 
 def train(todo: Sequence[Job], request: Request) -> None:

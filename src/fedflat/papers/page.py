@@ -26,6 +26,7 @@ percent, ± is the standard deviation over seeds.
 fedflat reproduce                                             # every table and figure: done, missing, out of reach
 fedflat reproduce fedsol/table2 --cells "cifar10 lda-0.1 *"   # train what is missing of these cells, print them
 fedflat reproduce fedsol/table2 --cells "cifar10 *" --seeds 0 --budget 20m   # stop in time; repeat it to go on
+fedflat reproduce fedsol/table1 fedsol/table5 --cells "cifar10 *"   # several tables; what they share is trained once
 fedflat reproduce fedsol/table2 --variant released            # where the released code differs from the paper
 fedflat reproduce fedgloss/table3 --cells "cnn *" --dataset digits --rounds 20   # a quick try
 fedflat reproduce fedsol/table2 --show --latex                # print what is stored: --markdown, --latex, --csv
