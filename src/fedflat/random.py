@@ -12,6 +12,7 @@ import zlib
 import torch
 from torch import Tensor
 
+FEW = 64
 Word = int | Tensor
 _MASK = (1 << 64) - 1
 
@@ -68,7 +69,12 @@ def below(key: Tensor, n: Word) -> Tensor:
 
 
 def choose(key: int, n: int, k: int) -> list[int]:
-    """k distinct numbers below n in random order, in O(k): the first k outputs of a keyed permutation of range(n)."""
+    """k distinct numbers below n in random order, of many in O(k): the first k outputs of a keyed permutation.
+
+    Of few by sorting, since a Feistel network on halves of few bits is no uniform permutation.
+    """
+    if n <= FEW:
+        return sorted(range(n), key=lambda i: _mix(key + i * 0x9E3779B97F4A7C15))[:k]
     return [_permute(key, i, n) for i in range(k)]
 
 

@@ -21,7 +21,7 @@ def parts(method, **options):
 def test_states_are_counted_client_by_client():
     method, task, feed, w = parts(fedflat.SCAFFOLD(), clients=7)
     found = needs(method, task, feed, w, 3, [(7, 2), (7, 2), (5, 2)])
-    assert found.states == 19 * 4 * task.size
+    assert found.states == 2 * 19 * 4 * task.size, "the table is copied when it grows"
     assert needs(method, task, feed, w, 3, [(7, 2), (7, 2), (5, 2)], ranks=2).states == found.states // 2
     assert needs(*parts(fedflat.FedAvg()), 3, [(20, 5)]).states == 0
 
@@ -71,6 +71,14 @@ def test_a_full_gpu_is_reported_in_words(monkeypatch):
     monkeypatch.setattr(Sequential, "train", full)
     with pytest.raises(UserError, match="memory: the GPU's does not suffice"):
         fedflat.run(fedflat.Experiment(engine="sequential", rounds=1))
+
+
+def test_the_table_never_has_more_rows_than_there_are_clients():
+    store = ClientStore((torch.zeros(3),), most=5)
+    for client in (4, 0, 3, 1, 2):
+        store.scatter([client], (torch.full((1, 3), client + 1.0),))
+    assert store._table[0].shape == (6, 3)
+    assert store.gather(range(5))[0][:, 0].tolist() == [1, 2, 3, 4, 5]
 
 
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

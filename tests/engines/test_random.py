@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
+
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,6 +26,15 @@ def test_choose_is_without_replacement(key, n, data):
 @given(st.integers(0, 10**6), st.integers(-(2**40), 2**40))
 def test_words_hash_alike_as_numbers_and_as_tensors(key, word):
     assert fold(key, word) == fold(torch.tensor(key), torch.tensor(word))
+
+
+@pytest.mark.parametrize(("n", "k"), [(5, 2), (8, 2), (10, 3), (20, 2)])
+def test_every_choice_is_as_likely(n, k):
+    """χ² of the sets, whose mean is their number less one, in standard deviations."""
+    sets, rounds = math.comb(n, k), 200 * math.comb(n, k)
+    counts = Counter(frozenset(cohort(7, round, n, k)) for round in range(rounds))
+    chi2 = sum((count - 200) ** 2 / 200 for count in counts.values()) + 200 * (sets - len(counts))
+    assert abs(chi2 - (sets - 1)) < 4 * math.sqrt(2 * (sets - 1))
 
 
 def test_choose_covers_all_evenly():

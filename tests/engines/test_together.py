@@ -6,7 +6,8 @@ import json
 import pytest
 import torch
 
-from fedflat import Experiment, run
+from fedflat import Dataset, Experiment, run
+from fedflat.data.feed import Feed
 from fedflat.engine.folder import load_tensors
 from fedflat.errors import UserError
 from fedflat.experiments.together import run_together
@@ -41,16 +42,16 @@ def test_each_learns_what_it_learns_alone(method, engine, tmp_path):
             torch.testing.assert_close(tensors[0][name], tensors[1][name], rtol=1e-4, atol=1e-5)
 
 
+def stop_in_round_2(round, rows):
+    if round == 2:
+        raise KeyboardInterrupt
+
+
 def test_an_interruption_at_different_rounds_changes_nothing(tmp_path):
     experiments = variants("fedavg", engine="sequential")
     folders, whole = [tmp_path / str(n) for n in range(3)], run_together(experiments)
-
-    def stop(round, rows):
-        if round == 2:
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        run_together(experiments, folders, watch=stop)
+        run_together(experiments, folders, watch=stop_in_round_2)
     assert not (folders[0] / "result.json").exists()
     resumed = run_together(experiments, folders, resume=True)
     for one, other in zip(whole, resumed, strict=True):
@@ -61,3 +62,35 @@ def test_an_interruption_at_different_rounds_changes_nothing(tmp_path):
 def test_more_than_the_partition_may_not_differ():
     with pytest.raises(UserError, match="--lr: must be the same"):
         run_together([BASE, dataclasses.replace(BASE, lr=0.5)])
+
+
+def test_equal_data_of_ones_own_are_the_same():
+    data = Dataset("mine", torch.zeros(8, 1, 2, 2), torch.arange(8) % 2, torch.zeros(2, 1, 2, 2), torch.arange(2), 2)
+    own = dataclasses.replace(BASE, clients=2, cohort=1, rounds=1, model="mlp")
+    pair = [dataclasses.replace(own, dataset=dataclasses.replace(data, x=data.x.clone()), seeds=(n,)) for n in (0, 1)]
+    assert [result.seeds for result in run_together(pair)] == [[0], [1]]
+    with pytest.raises(UserError, match="--dataset: must be the same"):
+        run_together([pair[0], dataclasses.replace(own, dataset=dataclasses.replace(data, x=data.x + 1))])
+
+
+def test_the_watcher_hears_of_rounds_in_which_the_first_waits(tmp_path):
+    experiments, folders = variants("fedavg", engine="sequential"), [tmp_path / str(n) for n in range(3)]
+    with pytest.raises(KeyboardInterrupt):
+        run_together(experiments[:1], folders[:1], watch=stop_in_round_2)
+    heard = []
+    run_together(experiments, folders, resume=True, watch=lambda round, rows: heard.append((round, rows[0]["round"])))
+    assert heard == [(1, 1), (2, 2), (3, 3)]
+
+
+def test_what_is_tested_on_is_there_once(monkeypatch):
+    made, test = [], Feed.test
+    monkeypatch.setattr(Feed, "test", lambda feed: made.append(feed) or test(feed))
+    run_together(variants("fedavg", engine="sequential"))
+    assert len(made) == 1
+
+
+def test_lanes_are_chosen_before_memory_is_estimated(monkeypatch):
+    seen = []
+    monkeypatch.setattr("fedflat.experiments.together.home_of", lambda parts, engine: seen.append(engine.lanes))
+    run_together(variants("fedavg", engine="batched"))
+    assert 1 <= seen[0] < 12  # 3 + 3 + 3 clients, the first twice

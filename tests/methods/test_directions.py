@@ -14,7 +14,7 @@ from torch import Tensor
 
 import fedflat as ff
 from fedflat.local import SGD, Carry, advance
-from fedflat.method import Local, Message, Method
+from fedflat.method import Cohort, Local, Message, Method
 from fedflat.steps import effective_steps
 from fedflat.task import Batch
 
@@ -121,3 +121,18 @@ def test_fedgloss_radius_of_clients_rises_to_its_value() -> None:
         radii.append((float(torch.linalg.vector_norm(message.params - trial.server.params)), float(message.rho)))
     expected = [(0.2, 0.001 + 0.099 * t / 4) for t in (1, 2, 3, 4, 4, 4)]
     torch.testing.assert_close(torch.tensor(radii), torch.tensor(expected))
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_mofedsams_direction_is_an_average_gradient_with_momentum_too(momentum: float) -> None:
+    """Where every gradient is g, Δ is g in the first round and stays so: nothing adds up."""
+    g, w, method = torch.tensor([1.0, -2.0]).double(), torch.zeros(2).double(), ff.MoFedSAM(beta=0.3)
+    server, lr = method.init_server(w), _double(0.1)
+    for _ in range(3):
+        message, v, buffer = method.broadcast(server), server.params, torch.zeros_like(w)
+        for _ in range(8):
+            buffer = momentum * buffer + 0.3 * g + 0.7 * message.delta
+            v = v - lr * buffer
+        reply, _ = method.reply(v, message, (), Local(lr, _double(8.0), _double(momentum)))
+        server = method.update(server, Cohort(reply, reply, 1, 1))
+    torch.testing.assert_close(server.delta, (1 - 0.7**3) * g, rtol=0, atol=1e-12)

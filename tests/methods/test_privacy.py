@@ -13,6 +13,7 @@ from torch import Tensor
 
 import fedflat as ff
 from fedflat.engine.state import pack
+from fedflat.experiments.assemble import assemble
 from fedflat.local import SGD, finish, start
 from fedflat.method import Cohort, Method, Reply
 from fedflat.privacy import describe, private, spent
@@ -127,3 +128,13 @@ def test_a_run_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.privacy["epsilon"] is None
     assert describe(result.privacy) == "privacy: install fedflat[privacy] to have epsilon computed"
     assert "privacy" not in ff.run(dataclasses.replace(experiment, method=ff.FedAvg())).to_json()
+
+
+def test_seeds_have_noise_of_their_own() -> None:
+    """As many rounds as it takes for nothing but noise to tell the seeds apart: none is trained."""
+    experiment = ff.Experiment(method=ff.Private(noise=1.0), seeds=(0, 1, 2))
+    servers = [trial.server for trial in assemble(experiment).trials(experiment)]
+    keys = torch.stack([server.key for server in servers])
+    assert keys.tolist() == [[seed, 0, 0, 0] for seed in (0, 1, 2)]
+    noises = torch.stack([noise_of(server, ff.Private(noise=1.0)) for server in servers])
+    assert (torch.corrcoef(noises) - torch.eye(3)).abs().max() < 0.05

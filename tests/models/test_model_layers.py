@@ -69,3 +69,16 @@ def test_dropout_keeps_the_expectation(p):
     # The mean of 100,000 draws has standard deviation √(p / (1 − p) / 100,000) ≤ 0.0032.
     assert out.mean().item() == pytest.approx(1, abs=0.013)
     assert out.mean(0).std().item() == pytest.approx((p / (1 - p) / 200) ** 0.5, rel=0.2)
+
+
+NORMS = {"batch": lambda x: BatchNorm(2)(x, torch.ones(len(x))), "group": GroupNorm(1, 2)}
+
+
+@pytest.mark.parametrize("layer", NORMS.values(), ids=NORMS)
+def test_half_floats_are_normalised_in_more_bits(layer):
+    """64 · 32 · 32 = 65536 pixels, and squares of values above 255, are too large for 16 bits."""
+    x = 300 * torch.randn(64, 2, 32, 32, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        found = layer(x.half()).float()
+    assert abs(float(found.std()) - 1) < 0.01
+    torch.testing.assert_close(found, layer(x).detach(), rtol=0, atol=0.01)

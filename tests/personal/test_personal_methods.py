@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from fedflat import Averaged, Private, ServerMomentum
 from fedflat.data.dataset import Augment, Dataset
 from fedflat.data.feed import Feed
 from fedflat.engine import ENGINES
@@ -47,6 +48,15 @@ def test_fedbabu_leaves_the_head_alone_in_spite_of_weight_decay(problem, engine)
     end, head = train(FedBABU(), problem, 0.1, engine).server.params, task.mask("head.")
     assert torch.equal(end[head], w[head])
     assert (end != w)[~head].all()
+
+
+@pytest.mark.parametrize(
+    "wrapped", [ServerMomentum(inner=FedBABU()), Averaged(inner=FedBABU()), Private(inner=FedBABU(), noise=0.0)]
+)
+def test_fedbabu_leaves_the_head_alone_inside_wrappers(problem, wrapped):
+    task, w, _ = problem
+    head = task.mask("head.")
+    assert torch.equal(train(wrapped, problem, 0.1).server.params[head], w[head])
 
 
 def test_fedbabu_trains_the_body_as_if_the_head_were_a_constant(problem):

@@ -13,6 +13,7 @@ import torch
 import fedflat as ff
 from fedflat.data.feed import Plan
 from fedflat.engine.evaluate import evaluate
+from fedflat.engine.folder import load_tensors, save_tensors
 from fedflat.errors import UserError
 from fedflat.local import SGD, local_update
 from fedflat.method import Message, Method
@@ -175,6 +176,23 @@ def test_a_damaged_checkpoint_is_refused(tmp_path, folder):
     path.write_bytes(bytes(data))
     with pytest.raises(UserError, match="missing or damaged"):
         personalise(copy)
+
+
+def test_a_diverged_seed_is_left_out(tmp_path, capsys):
+    """Seed 0 loses its model; seed 1 is measured as if it had been alone."""
+    ff.run(ff.Experiment(**(SMALL | {"seeds": (0, 1)})), out=tmp_path / "run")
+    both = personalise(tmp_path / "run", epochs=(1,))
+    spoil(tmp_path / "run", "trial.0.")
+    left = personalise(tmp_path / "run", epochs=(1,))
+    assert "seed 0 has diverged and is left out" in capsys.readouterr().err
+    assert [row.clients for row in left] == [{1: row.clients[1]} for row in both]
+
+
+def spoil(run, start):
+    """Make a number of every model that begins so infinite."""
+    path = run / "checkpoint" / "state.safetensors"
+    named = {n: t * torch.inf if n.startswith(start) and "params" in n else t for n, t in load_tensors(path).items()}
+    save_tensors(path, named)
 
 
 def test_a_diverged_run_is_refused(tmp_path):

@@ -102,8 +102,9 @@ class Feed:
         return Batch(x, self.y[plan.rows], plan.mask, plan.key)
 
     def test(self) -> Batch:
-        """All test samples, normalised."""
+        """All test samples, normalised, in mixed order: models with batch statistics must not see class by class."""
         data, device = self.dataset, self.y.device
-        y = data.y_test.to(device)
-        x = normalise(data.x_test.to(device), data.mean, data.std, self.dtype)
+        order = fold(purpose("test"), torch.arange(len(data.y_test))).argsort(stable=True)
+        y = data.y_test[order].to(device)
+        x = normalise(data.x_test[order].to(device), data.mean, data.std, self.dtype)
         return Batch(x, y, torch.ones_like(y, dtype=torch.bool), None)

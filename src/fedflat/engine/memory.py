@@ -5,7 +5,7 @@ With P parameters of b bytes, L lanes, N clients, batches of B samples and a byt
     lanes    L (SPARE P b + B a + state + message): model, momentum, gradients and copies of each lane
     test     the normalised test set, and the activations of one batch of it
     servers  Σ (server's state + replies of a cohort), one for each seed
-    states   Σ N states, if every client takes part
+    states   Σ 2 N states, if every client takes part: their table is copied when it grows
 
 Images and labels are on the device when this is asked.
 """
@@ -61,7 +61,7 @@ def needs(
     per_lane = SPARE * model + feed.batch_size * each + state + nbytes(method.broadcast(server))
     test = feed.dataset.x_test.numel() * params.element_size() + BATCH * each // 2
     servers = sum(nbytes(server) + 2 * cohort * (model + state) for _, cohort in trials)
-    return Needs(lanes * per_lane, test, servers, sum(clients for clients, _ in trials) * state // ranks)
+    return Needs(lanes * per_lane, test, servers, 2 * sum(clients for clients, _ in trials) * state // ranks)
 
 
 def free_memory(device: torch.device) -> int:

@@ -15,12 +15,14 @@ from fedflat.random import choose, fold, purpose
 
 
 class Trial:
-    """Everything that changes while one seed is trained: the server's state and the clients', kept at `home`."""
+    """Everything that changes while one seed is trained: the server's state and those of `clients`, kept at `home`."""
 
-    def __init__(self, seed: int, method: Method, params: Tensor, home: torch.device | None = None) -> None:
+    def __init__(
+        self, seed: int, method: Method, params: Tensor, home: torch.device | None = None, clients: int | None = None
+    ) -> None:
         self.seed = seed
         self.server = method.init_server(params)
-        self.clients = ClientStore(method.init_client(params), home)
+        self.clients = ClientStore(method.init_client(params), home, clients)
 
     def pack(self) -> dict[str, Tensor]:
         """The trial as named tensors."""

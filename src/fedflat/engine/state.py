@@ -70,17 +70,26 @@ def nbytes(state: Any) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in pack(state).values())
 
 
+def _longer(table: Tensor, rows: int) -> Tensor:
+    """`table` with rows of zeros after its own."""
+    new = table.new_zeros(rows, *table.shape[1:])
+    new[: len(table)] = table
+    return new
+
+
 class ClientStore:
     """States of all clients of one trial. Only clients that have taken part occupy memory; the others share `initial`.
 
-    Rows of one growing table per tensor: row 0 is the initial state, `rows` numbers the others. The table is where
-    `initial` is, or at `home`: states then travel to the former when they are asked for, and back.
+    Rows of one growing table per tensor, of no more than `most` clients: row 0 is the initial state, `rows` numbers the
+    others. The table is where `initial` is, or at `home`: states then travel to the former when they are asked for, and
+    back.
     """
 
-    def __init__(self, initial: Any, home: torch.device | None = None) -> None:
+    def __init__(self, initial: Any, home: torch.device | None = None, most: int | None = None) -> None:
         tensors = list(pack(initial).values())
         self.initial, self.home = initial, home or (tensors[0].device if tensors else torch.device("cpu"))
         self.rows: dict[int, int] = {}
+        self._most = most
         self._table = tree_map(lambda tensor: tensor[None].to(self.home, copy=True), initial)
 
     def gather(self, clients: Sequence[int]) -> Any:
@@ -106,11 +115,14 @@ class ClientStore:
         return send([self.rows.get(client, 0) for client in clients], device)
 
     def _grow(self) -> None:
-        """Double the tables until every row fits."""
+        """Double the tables until every row fits; both the old and the new one of a tensor are held meanwhile."""
         capacity = next(iter(pack(self._table).values())).shape[0]
+        if capacity > len(self.rows):
+            return
         while capacity <= len(self.rows):
             capacity *= 2
-            self._table = tree_map(lambda table: torch.cat([table, torch.zeros_like(table)]), self._table)
+        enough = capacity if self._most is None else min(capacity, max(self._most, len(self.rows)) + 1)
+        self._table = tree_map(lambda table: _longer(table, enough), self._table)
 
     def pack(self) -> dict[str, Tensor]:
         """Everything needed to restore the store."""

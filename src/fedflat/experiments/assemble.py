@@ -26,6 +26,7 @@ from fedflat.experiments.experiment import Experiment
 from fedflat.heap import keep_freed_memory
 from fedflat.models import build
 from fedflat.task import Task
+from fedflat.wrappers.private import seal
 
 LARGE = 5_000_000  # parameters from which on a CPU trains clients one by one
 
@@ -40,8 +41,12 @@ class Assembly(NamedTuple):
     starts: list[Tensor]  # initial parameters, one per seed
 
     def trials(self, experiment: Experiment, home: torch.device | None = None) -> list[Trial]:
-        """One trial per seed, before its first round, with clients' states at `home`."""
-        return [Trial(seed, experiment.method, w, home) for seed, w in zip(experiment.seeds, self.starts, strict=True)]
+        """One trial per seed, before its first round, with clients' states at `home`; each has noise of its own."""
+        starts, clients = zip(experiment.seeds, self.starts, strict=True), len(self.parts)
+        trials = [Trial(seed, experiment.method, w, home, clients) for seed, w in starts]
+        for trial in trials:
+            trial.server = seal(trial.server, trial.seed)
+        return trials
 
 
 def assemble(experiment: Experiment, dataset: Dataset | None = None, parts: list[np.ndarray] | None = None) -> Assembly:

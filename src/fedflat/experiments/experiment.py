@@ -12,7 +12,7 @@ from fedflat.data.dataset import Dataset
 from fedflat.errors import UserError
 from fedflat.method import Method
 from fedflat.methods.fedavg import FedAvg
-from fedflat.options import Count, Fraction, Index, NonNegative, Positive, Range, check
+from fedflat.options import Count, Index, NonNegative, Positive, Range, check
 from fedflat.probes import check_names
 
 
@@ -50,7 +50,7 @@ class Setting:
     """Clients' learning rate in the first round."""
     lr_decay: Annotated[float, Range(0, 1, open=True)] = 1.0
     """Factor on the learning rate after each round."""
-    momentum: Fraction = 0.0
+    momentum: Annotated[float, Range(0, 0.9999)] = 0.0
     """Clients' momentum, reset every round."""
     weight_decay: NonNegative = 0.0
     """Clients' weight decay."""

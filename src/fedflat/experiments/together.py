@@ -22,10 +22,10 @@ from fedflat.engine.memory import explained
 from fedflat.engine.world import ALONE
 from fedflat.errors import UserError
 from fedflat.experiments.assemble import Assembly, assemble, dataset_of, deal, home_of, make_engine, pick_device
-from fedflat.experiments.config import dump
+from fedflat.experiments.config import dump, to_dict
 from fedflat.experiments.experiment import Experiment
 from fedflat.experiments.result import Result
-from fedflat.experiments.training import Training, Watcher
+from fedflat.experiments.training import Training, Watcher, outlook
 
 MAY_DIFFER = ("partition", "alpha", "shards", "partition_seed", "clients", "seeds")
 
@@ -47,25 +47,25 @@ def run_together(
         opened = [RunFolder(path, dump(e), resume) for path, e in zip(folders or (), experiments, strict=bool(folders))]
         for folder in opened:
             stack.enter_context(closing(folder))
+        parts = list(zip(experiments, assemblies, strict=True))
         engine = make_engine(experiments[0], _joint(assemblies), ALONE)
-        kept: Sequence[RunFolder | None] = opened or [None] * len(experiments)
-        home = home_of(list(zip(experiments, assemblies, strict=True)), engine)
-        parts = zip(experiments, assemblies, kept, strict=True)
-        trainings = [Training(e, a, folder, engine, a.trials(e, home)) for e, a, folder in parts]
-        outlooks = zip(*(training.outlook() for training in trainings), strict=True)
+        outlooks = zip(*(outlook(*part) for part in parts), strict=True)
         engine.prepare([[*chain.from_iterable(lengths)] for lengths in outlooks])
+        home, test = home_of(parts, engine), assemblies[0].feed.test()
+        kept: Sequence[RunFolder | None] = opened or [None] * len(experiments)
+        trainings = [
+            Training(e, a, folder, engine, a.trials(e, home), test=test)
+            for (e, a), folder in zip(parts, kept, strict=True)
+        ]
         return _finish(trainings, engine, watch or (lambda round, rows: None))
 
 
 def check_alike(experiments: Sequence[Experiment]) -> None:
     """Raise UserError where two experiments differ in more than may differ."""
-    first, *others = experiments
-    for field in dataclasses.fields(Experiment):
-        if field.name in MAY_DIFFER:
-            continue
-        for other in others:
-            if getattr(first, field.name) != getattr(other, field.name):
-                raise UserError(f"--{field.name.replace('_', '-')}: must be the same in experiments trained together")
+    first, *others = map(to_dict, experiments)
+    for name in [name for name in first if name not in MAY_DIFFER]:
+        if any(first[name] != other[name] for other in others):
+            raise UserError(f"--{name.replace('_', '-')}: must be the same in experiments trained together")
 
 
 def _assemble(experiments: Sequence[Experiment]) -> list[Assembly]:
@@ -94,8 +94,8 @@ def _finish(trainings: Sequence[Training], engine: Engine, watch: Watcher) -> li
         now = [n for n in under_way if trainings[n].round == round]
         _play([trainings[n] for n in now], [offsets[n] for n in now], engine)
         for n in now:
-            silent = n != under_way[0]
-            trainings[n].after_round(time.perf_counter() - began, (lambda round, rows: None) if silent else watch)
+            trainings[n].after_round(time.perf_counter() - began, lambda round, rows: None)
+        watch(round + 1, trainings[now[0]].history[-len(trainings[now[0]].trials) :])
     return [training.conclude() for training in trainings]
 
 

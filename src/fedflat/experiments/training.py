@@ -21,18 +21,36 @@ from fedflat.experiments.metrics import metrics
 from fedflat.experiments.result import Result, summary, versions
 from fedflat.experiments.traffic import traffic
 from fedflat.local import SGD
-from fedflat.privacy import spent
+from fedflat.privacy import private, spent
 from fedflat.probes.lookout import Lookout
+from fedflat.task import Batch
 from fedflat.transfer import send
 
 RARELY = 20  # checkpoints of large states take at most about one part in so many of the time
 Watcher = Callable[[int, list[dict[str, Any]]], None]  # called after each round with the newest metrics
 
 
+def outlook(experiment: Experiment, assembly: Assembly) -> list[list[int]]:
+    """Steps of every seed's clients in the first rounds."""
+    return [_lengths(experiment, assembly, round) for round in range(min(experiment.rounds, 50))]
+
+
+def _cohorts(experiment: Experiment, assembly: Assembly, round: int) -> list[list[int]]:
+    """The clients of every seed in a round."""
+    return [cohort(seed, round, len(assembly.parts), experiment.cohort) for seed in experiment.seeds]
+
+
+def _lengths(experiment: Experiment, assembly: Assembly, round: int) -> list[int]:
+    """Steps of every seed's clients in a round."""
+    chosen = zip(experiment.seeds, _cohorts(experiment, assembly, round), strict=True)
+    return [n for seed, who in chosen for n in assembly.feed.lengths([seed] * len(who), round, who)]
+
+
 class Training:
     """One experiment under way: trials, metrics so far, and the round they have reached.
 
-    `engine` and `trials` replace those that the experiment names, where clients are not simulated here.
+    `engine` and `trials` replace those that the experiment names, where clients are not simulated here or not alone;
+    `test` is what they are tested on, where it is shared.
     """
 
     def __init__(
@@ -43,11 +61,12 @@ class Training:
         engine: Engine | None = None,
         trials: list[Trial] | None = None,
         world: World = ALONE,
+        test: Batch | None = None,
     ) -> None:
         self.experiment, self.assembly, self.folder, self.world = experiment, assembly, folder, world
         self.engine = engine or self._engine()
         self.trials = trials or assembly.trials(experiment, home_of([(experiment, assembly)], self.engine, world.size))
-        self.test = assembly.feed.test()
+        self.test = test or assembly.feed.test()
         self.lookout = Lookout(experiment, assembly.task, assembly.feed, self.test)
         self.history: list[dict[str, Any]] = []
         self.round, self.seconds, self.steps = 0, 0.0, 0
@@ -57,12 +76,8 @@ class Training:
     def _engine(self) -> Engine:
         """The engine that the experiment names, told what is to come."""
         engine = make_engine(self.experiment, self.assembly, self.world)
-        engine.prepare(self.outlook())
+        engine.prepare(outlook(self.experiment, self.assembly))
         return engine
-
-    def outlook(self) -> list[list[int]]:
-        """Steps of every seed's clients in the first rounds."""
-        return [self._lengths(round) for round in range(min(self.experiment.rounds, 50))]
 
     def finish(self, watch: Watcher) -> Result:
         """Play the remaining rounds and write the result."""
@@ -88,7 +103,7 @@ class Training:
     def ask(self, exchange: int) -> list[Job]:
         """What one exchange of this round asks of the engine."""
         experiment, feed, r = self.experiment, self.assembly.feed, self.round
-        population, cohorts = len(self.assembly.parts), self._cohorts(r)
+        population, cohorts = len(self.assembly.parts), _cohorts(experiment, self.assembly, r)
         lr = send(experiment.lr * experiment.lr_decay**r, feed.y.device, feed.dtype)
         sgd = SGD(lr, experiment.momentum, experiment.weight_decay)
         weights = [self._weights(c) for c in cohorts]
@@ -103,7 +118,7 @@ class Training:
 
     def end_round(self) -> None:
         """Count the round that was played."""
-        self.steps += sum(self._lengths(self.round)) * self.experiment.method.exchanges
+        self.steps += sum(_lengths(self.experiment, self.assembly, self.round)) * self.experiment.method.exchanges
         self.round += 1
 
     def after_round(self, seconds: float, watch: Watcher) -> None:
@@ -114,18 +129,6 @@ class Training:
         if self.folder and self.round - self._saved >= experiment.checkpoint_every and seconds >= self._quiet_until:
             self._checkpoint()
         watch(self.round, self.history[-len(self.trials) :])
-
-    def _cohorts(self, round: int) -> list[list[int]]:
-        """The clients of every seed in a round."""
-        size, population = self.experiment.cohort, len(self.assembly.parts)
-        return [cohort(seed, round, population, size) for seed in self.experiment.seeds]
-
-    def _lengths(self, round: int) -> list[int]:
-        """Steps of every seed's clients in a round."""
-        seeds, clients = self.experiment.seeds, self._cohorts(round)
-        return [
-            n for s, c in zip(seeds, clients, strict=True) for n in self.assembly.feed.lengths([s] * len(c), round, c)
-        ]
 
     def _weights(self, clients: list[int]) -> Tensor:
         """Averaging weights of a cohort, not normalised."""
@@ -176,7 +179,9 @@ class Training:
             trial.unpack({n.removeprefix(prefix): t for n, t in named.items() if n.startswith(prefix)})
 
     def _spent(self) -> dict[str, Any] | None:
-        """The privacy that the seed with the busiest client has spent."""
+        """The privacy that the seed with the busiest client has spent; None for a method that spends none."""
+        if private(self.experiment.method) is None:
+            return None
         seeds, size, population = self.experiment.seeds, self.experiment.cohort, len(self.assembly.parts)
         cohorts = [[cohort(seed, r, population, size) for r in range(self.round)] for seed in seeds]
         found = [spent(self.experiment.method, each, population, sampled=True) for each in cohorts]

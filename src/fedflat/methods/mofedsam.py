@@ -1,9 +1,9 @@
 """MoFedSAM (Qu et al., 2022, Algorithm 2): SAM's gradient, mixed with the last round's mean direction.
 
-down w, Δ | up w_k − w, η K_k | client keeps – | server keeps w, Δ
+down w, Δ | up w_k − w, η a_k | client keeps – | server keeps w, Δ
 
 direction = β ∇f(w_k + ρ ∇f(w_k) / ‖∇f(w_k)‖) + (1 − β) Δ
-Δ ← mean_S (w − w_k) / mean_S (η K_k);  w ← w + Σ p_k (w_k − w)
+Δ ← mean_S (w − w_k) / mean_S (η a_k), a_k the number of steps, corrected for momentum;  w ← w + Σ p_k (w_k − w)
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedflat.method import Cohort, Local, Method
 from fedflat.options import Fraction, NonNegative
-from fedflat.steps import sam_grad
+from fedflat.steps import effective_steps, sam_grad
 from fedflat.task import Batch, Task
 
 
@@ -65,7 +65,7 @@ class MoFedSAM(Method):
 
     def reply(self, w: Tensor, msg: Message, client: Any, local: Local) -> tuple[Reply, Any]:
         """The change, and the step sizes it took."""
-        return Reply(w - msg.params, local.lr * local.steps), client
+        return Reply(w - msg.params, local.lr * effective_steps(local)), client
 
     def update(self, server: Server, cohort: Cohort) -> Server:
         """Average, and remember the direction of an average step."""

@@ -74,13 +74,20 @@ class BatchNorm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(channels))
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        real = mask[:, None, None, None].to(x.dtype)
+        wide = _wide(x)
+        real = mask[:, None, None, None].to(wide.dtype)
         share = real / (
             real.sum().clamp(min=1) * x.shape[2] * x.shape[3]
         )  # clamp: a batch of padding only stays finite
-        centred = x - (x * share).sum((0, 2, 3), keepdim=True)
+        centred = wide - (wide * share).sum((0, 2, 3), keepdim=True)
         variance = (centred.square() * share).sum((0, 2, 3), keepdim=True)
-        return centred * torch.rsqrt(variance + 1e-5) * self.weight[:, None, None] + self.bias[:, None, None]
+        normal = (centred * torch.rsqrt(variance + 1e-5)).to(x.dtype)
+        return normal * self.weight[:, None, None] + self.bias[:, None, None]
+
+
+def _wide(x: Tensor) -> Tensor:
+    """`x` in at least 32 bits: sums over a batch leave the range of 16."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 class GroupNorm(nn.Module):
@@ -96,10 +103,10 @@ class GroupNorm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(channels))
 
     def forward(self, x: Tensor) -> Tensor:
-        grouped = x.unflatten(1, (self.groups, -1))
+        grouped = _wide(x).unflatten(1, (self.groups, -1))
         centred = grouped - grouped.mean((2, 3, 4), keepdim=True)
         variance = centred.square().mean((2, 3, 4), keepdim=True)
-        normal = (centred * torch.rsqrt(variance + 1e-5)).flatten(1, 2)
+        normal = (centred * torch.rsqrt(variance + 1e-5)).flatten(1, 2).to(x.dtype)
         return normal * self.weight[:, None, None] + self.bias[:, None, None]
 
 

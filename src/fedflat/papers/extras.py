@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
+from fedflat.errors import UserError
 from fedflat.papers.cells import alike, experiment, key
 from fedflat.papers.table import Cell
 
@@ -48,25 +50,22 @@ def _scheme(measure: str) -> str:
 def measure(folder: Path, measures: Collection[str], seeds: Iterable[int], device: Device) -> Found:
     """The measures of every seed; None where a model cannot be measured."""
     found: Found = {seed: dict.fromkeys(sorted(measures)) for seed in seeds}
-    if analysed := [m for m in measures if m in ANALYSED]:
-        _analyse(folder, analysed, device, found)
-    if personal := [m for m in measures if m not in ANALYSED]:
-        _personalise(folder, personal, found)
+    with suppress(UserError):  # models that diverged have no curvature
+        if analysed := [m for m in measures if m in ANALYSED]:
+            _analyse(folder, analysed, device, found)
+        if personal := [m for m in measures if m not in ANALYSED]:
+            _personalise(folder, personal, found)
     return found
 
 
 def _analyse(folder: Path, measures: Collection[str], device: Device, found: Found) -> None:
     """λ1 by power iteration, as FedGloSS has it, unless λ5 is wanted too."""
-    from fedflat.errors import UserError
     from fedflat.flatness import Settings, analyse
 
     what: Any = tuple(dict.fromkeys(ANALYSED[m][0] for m in measures))
     five = "ratio" in measures
     settings = Settings(what=what, solver="lanczos" if five else "power", top=5 if five else 1, probes=2, device=device)
-    try:
-        (documents,) = analyse([folder], settings).documents.values()
-    except UserError:
-        return  # a model that diverged has no curvature
+    (documents,) = analyse([folder], settings).documents.values()
     for measure, (name, number) in ((m, ANALYSED[m]) for m in measures):
         for seed, numbers in documents.get(name, {}).get("seeds", {}).items():
             found[int(seed)][measure] = numbers[number]

@@ -104,7 +104,7 @@ def _record(job: Job, folder: Path, result: Result, lanes: int, request: Request
     extra = measure(folder, wanted(job.cells), seeds, request.device)
     rows = {
         str(seed): {
-            "numbers": {**dict.fromkeys(asked), **numbers(result, seed, trained.rounds), **extra[seed]},
+            "numbers": {**dict.fromkeys(asked), **numbers(result, seed, trained), **extra[seed]},
             "diverged": seed in result.diverged_seeds,
             "curve": curve(result, seed),
             "run": 0,

@@ -13,6 +13,7 @@ from typing import Any
 from fedflat.engine.folder import write_atomically
 from fedflat.errors import UserError
 from fedflat.experiments.config import from_dict
+from fedflat.experiments.experiment import Experiment
 from fedflat.experiments.result import Result
 from fedflat.papers.cells import key
 
@@ -54,21 +55,21 @@ class Record:
         return replace(self, config=other.config, seeds=dict(sorted(seeds.items())), runs=[*self.runs, *other.runs])
 
 
-def numbers(result: Result, seed: int, rounds: int) -> dict[str, float | None]:
-    """Accuracies in percent: in the last round, over the last 100 of `rounds` and over the 100 before half of them."""
+def numbers(result: Result, seed: int, experiment: Experiment) -> dict[str, float | None]:
+    """Accuracies in percent: in the last round, over the last 100 rounds and over the 100 before half of them.
+
+    Where training, all models having diverged, ended early, the last accuracy stands for those that would follow.
+    """
     rows = [row for row in result.history if row["seed"] == seed]
+    seen, last = {row["round"]: row["accuracy"] for row in rows}, rows[-1]["accuracy"]
+    end = experiment.rounds
+    seen |= {r: last for r in range(rows[-1]["round"] + 1, end + 1) if experiment.evaluates(r)}
     return {
-        "final": _percent([rows[-1]["accuracy"]]),
-        "last100": _percent(_until(rows, rounds)),
-        "half": _percent(_until(rows, rounds // 2)),
+        "final": _percent([last]),
+        "last100": _percent([accuracy for r, accuracy in seen.items() if end - 100 < r]),
+        "half": _percent([accuracy for r, accuracy in seen.items() if end // 2 - 100 < r <= end // 2]),
         **probed(rows),
     }
-
-
-def _until(rows: Sequence[dict[str, Any]], end: int) -> list[float]:
-    """Accuracies of the 100 rounds until `end`; the last there is where training, having diverged, ended before."""
-    ended = rows[-1]["round"] <= end - 100
-    return [row["accuracy"] for row in (rows[-1:] if ended else rows) if ended or end - 100 < row["round"] <= end]
 
 
 def probed(rows: Sequence[dict[str, Any]]) -> dict[str, float | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,7 +18,7 @@ from fedflat.experiments.experiment import Experiment
 
 
 class Finished(NamedTuple):
-    """A run's experiment, what it was made of, and how every seed ended."""
+    """A run's experiment, what it was made of, and how every seed ended that did not diverge."""
 
     experiment: Experiment
     assembly: Assembly
@@ -42,9 +43,18 @@ def read_run(folder: Path, experiment: Experiment | None = None) -> Finished:
         if "clients.table.turn" in own and trial.clients.initial:
             raise UserError(f"run {folder}: was a federation; what its clients remember is on their nodes")
         trial.unpack(own)
-        if diverged(trial.server.params):
-            raise UserError(f"run {folder}: seed {trial.seed} has diverged; there is no model to start from")
-    return Finished(experiment, assembly, trials)
+    return Finished(experiment, assembly, _finite(folder, trials))
+
+
+def _finite(folder: Path, trials: list[Trial]) -> list[Trial]:
+    """The trials that ended with a model; says which did not."""
+    kept = [trial for trial in trials if not diverged(trial.server.params)]
+    lost = ", ".join(f"seed {trial.seed} has diverged" for trial in trials if trial not in kept)
+    if not kept:
+        raise UserError(f"run {folder}: {lost}; there is no model to start from")
+    if lost:
+        print(f"run {folder}: {lost} and is left out", file=sys.stderr)
+    return kept
 
 
 def _tensors(path: Path) -> dict[str, Tensor]:

@@ -95,14 +95,15 @@ class Measuring:
         return len(self.run.trials) * len(self.clients) * each
 
     def __iter__(self) -> Iterator[Measured]:
-        for trial, initial in zip(self.run.trials, self.run.assembly.starts, strict=True):
+        starts_of = dict(zip(self.run.experiment.seeds, self.run.assembly.starts, strict=True))
+        for trial in self.run.trials:
             for first in range(0, len(self.clients), TOGETHER):
                 some = self.clients[first : first + TOGETHER]
                 starts = [self.run.personal(trial, client) for client in some]
                 for epochs in self.stages:
                     yield from self._fine_tuned(epochs, trial.seed, some, starts)
                 if self.alone:
-                    yield from self._local_only(trial.seed, some, initial)
+                    yield from self._local_only(trial.seed, some, starts_of[trial.seed])
 
     def _fine_tuned(self, epochs: int, seed: int, some: list[int], starts: list[Tensor]) -> Iterator[Measured]:
         """Fine-tuned models (after 0 epochs: the global one), without and with neighbours."""

@@ -19,7 +19,8 @@ class Samples:
     def __init__(self, run: Finished) -> None:
         self.feed, self.all, self._seed = run.assembly.feed, run.assembly.parts, run.experiment.partition_seed
         data = run.assembly.dataset
-        self._test, self._labels = self.feed.test(), data.y_test.numpy()
+        self._test = self.feed.test()
+        self._labels = self._test.y.cpu().numpy()
         mixes = counts(data.y.numpy(), self.all, data.classes)
         self._aligned = [self._test_rows(client, mix) for client, mix in enumerate(mixes)]
         split = [self._hold_out(client) for client in range(len(self.all))]

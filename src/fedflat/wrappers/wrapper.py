@@ -44,6 +44,11 @@ class Wrapper(Method):
         """As many as the inner method's."""
         return self.inner.exchanges
 
+    @property
+    def frozen(self) -> str:  # type: ignore[override]
+        """The inner method's."""
+        return self.inner.frozen
+
     def init_client(self, params: Tensor) -> Any:
         """The inner method's."""
         return self.inner.init_client(params)
