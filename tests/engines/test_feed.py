@@ -49,3 +49,12 @@ def test_seed_round_client_and_exchange_change_the_order():
     assert all(not torch.equal(base, other.rows) for other in others)
     positions = [source.plan([0], 0, [c]).rows - source._starts[c] for c in (0, 1)]
     assert not torch.equal(*positions)
+
+
+def test_every_use_of_a_sample_has_a_random_key_of_its_own():
+    """Over seeds, rounds, clients, exchanges, epochs and samples: no two augmentations alike."""
+    source = feed([12, 12], epochs=3)
+    uses = [([0, 1, 0], 0, [0, 0, 1], 0), ([0], 1, [0], 0), ([0], 0, [0], 1)]
+    plans = [source.plan(*use) for use in uses]
+    keys = torch.cat([plan.key[plan.mask] for plan in plans])
+    assert len(keys) == len(keys.unique()) == 5 * 3 * 12

@@ -54,6 +54,8 @@ def test_largest_means_largest_not_largest_in_size():
 def test_ratio():
     vectors = torch.zeros(5, 1)
     assert Eigen(torch.tensor([9.0, 5.0, 4.0, 3.0, 2.0]), vectors).ratio() == 4.5
+    assert Eigen(torch.tensor([9.0, 5.0, 4.0, 3.0, 2.0, 1.0]), vectors).ratio() == 4.5, "λ5, not the last"
+    assert Eigen(torch.tensor([9.0, 5.0, 4.0, 3.0, 2.0, -1.0]), vectors).ratio() == 4.5
     assert Eigen(torch.tensor([9.0, 5.0, 4.0, 3.0, -2.0]), vectors).ratio() is None
     assert Eigen(torch.tensor([9.0]), vectors).ratio() is None
 

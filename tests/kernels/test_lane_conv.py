@@ -85,12 +85,14 @@ def test_more_padding_than_the_filters_reach():
     torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-10)
 
 
-def test_second_derivatives_exist():
+@pytest.mark.parametrize("first", [0, 1], ids=["of the input gradient", "of the weight gradient"])
+def test_second_derivatives_exist(first):
     x, w, _ = problem(1, count=1)
     how = HOW["padded"]
 
     def curved(conv):
-        return grad(lambda x, w: grad(lambda w: conv(x, w, None, *how).sin().sum())(w).square().sum(), (0, 1))
+        slope = grad(lambda x, w: conv(x, w, None, *how).sin().sum(), first)
+        return grad(lambda x, w: slope(x, w).square().sum(), (0, 1))
 
     torch.testing.assert_close(curved(conv2d)(x[0], w[0]), curved(F.conv2d)(x[0], w[0]), rtol=1e-9, atol=1e-9)
 

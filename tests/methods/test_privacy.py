@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 import fedflat as ff
+from fedflat import controls
 from fedflat.engine.state import pack
 from fedflat.experiments.assemble import assemble
 from fedflat.local import SGD, finish, start
@@ -73,6 +74,12 @@ def noise_of(server: Noisy, method: ff.Private, size: int = 4) -> Tensor:
     return method.update(server, Cohort(nothing, nothing, size, 10)).params - server.params
 
 
+def test_weights_do_not_matter_under_noise_either() -> None:
+    method, plain, weighted = ff.Private(noise=3.0), Reply(torch.zeros(50)), Reply(torch.full((50,), 9.0))
+    server = method.init_server(torch.zeros(50))
+    assert torch.equal(method.update(server, Cohort(weighted, plain, 4, 10)).params, noise_of(server, method))
+
+
 def test_noise_has_the_stated_size() -> None:
     method, n = ff.Private(clip=0.5, noise=3.0), 200_000
     drawn = noise_of(method.init_server(torch.zeros(n, dtype=torch.float64)), method)
@@ -87,6 +94,15 @@ def test_noise_differs_between_rounds_keys_and_tensors_only() -> None:
     assert torch.equal(noise_of(server, method), again)
     assert not torch.isclose(again, later).any()
     assert not torch.isclose(again, sealed).any()
+
+
+def test_the_tensors_of_a_reply_have_noise_of_their_own() -> None:
+    """SCAFFOLD's reply has two of one shape; with all clients there, the server adds their means to zeros."""
+    method, zeros = ff.Private(inner=ff.SCAFFOLD()), torch.zeros(50)
+    nothing = controls.Reply(zeros, zeros)
+    inner = method.update(method.init_server(zeros), Cohort(nothing, nothing, 4, 4)).inner
+    assert inner.c.all()
+    assert not torch.isclose(inner.params, inner.c).any()
 
 
 def test_the_two_exchanges_of_a_round_have_noise_of_their_own() -> None:
