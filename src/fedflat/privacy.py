@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from fedflat.engine.rounds import cohort
 from fedflat.method import Method
 from fedflat.wrappers.private import Private
 
@@ -44,6 +45,15 @@ def spent(method: Method, cohorts: Sequence[Sequence[int]], population: int, sam
         "noise": found.noise,
         "note": "" if _accounting() else "install fedflat[privacy] to have epsilon computed",
     }
+
+
+def simulated(method: Method, seeds: Sequence[int], rounds: int, population: int, size: int) -> dict[str, Any] | None:
+    """What a simulation has spent: that of the seed with the busiest client."""
+    if private(method) is None:
+        return None
+    cohorts = [[cohort(seed, r, population, size) for r in range(rounds)] for seed in seeds]
+    found = [spent(method, each, population, sampled=True) for each in cohorts]
+    return max((each for each in found if each), key=lambda each: each["epsilon"] or 0.0, default=None)
 
 
 def describe(found: dict[str, Any]) -> str:

@@ -21,7 +21,7 @@ from fedflat.experiments.metrics import metrics
 from fedflat.experiments.result import Result, summary, versions
 from fedflat.experiments.traffic import traffic
 from fedflat.local import SGD
-from fedflat.privacy import private, spent
+from fedflat.privacy import simulated
 from fedflat.probes.lookout import Lookout
 from fedflat.task import Batch
 from fedflat.transfer import send
@@ -81,11 +81,15 @@ class Training:
 
     def finish(self, watch: Watcher) -> Result:
         """Play the remaining rounds and write the result."""
+        self.play(watch)
+        return self.conclude()
+
+    def play(self, watch: Watcher) -> None:
+        """Play the remaining rounds."""
         began = time.perf_counter() - self.seconds
         while not self.done:
             self.play_round()
             self.after_round(time.perf_counter() - began, watch)
-        return self.conclude()
 
     @property
     def done(self) -> bool:
@@ -149,14 +153,17 @@ class Training:
         return [row | more for row, more in zip(rows, self.lookout.measure(self.trials, self.history), strict=True)]
 
     def _checkpoint(self) -> None:
-        """Save; in one process (many must agree) a save that took seconds is not repeated too soon."""
+        """Save; in one process (many must agree) a save that took seconds is not repeated too soon.
+
+        Unless one is asked for after every round: nodes of a federation go back by one round at most.
+        """
         before = time.perf_counter()
-        self._save()
+        self.save()
         self._saved, spent = self.round, time.perf_counter() - before
-        if spent > 1 and self.world.size == 1:
+        if spent > 1 and self.world.size == 1 and self.experiment.checkpoint_every > 1:
             self._quiet_until = self.seconds + RARELY * spent
 
-    def _save(self) -> None:
+    def save(self) -> None:
         """Checkpoint all trials and the counters."""
         assert self.folder
         counters = torch.tensor([self.round, self.seconds, self.steps], dtype=torch.float64)
@@ -178,22 +185,16 @@ class Training:
             prefix = f"trial.{trial.seed}."
             trial.unpack({n.removeprefix(prefix): t for n, t in named.items() if n.startswith(prefix)})
 
-    def _spent(self) -> dict[str, Any] | None:
-        """The privacy that the seed with the busiest client has spent; None for a method that spends none."""
-        if private(self.experiment.method) is None:
-            return None
-        seeds, size, population = self.experiment.seeds, self.experiment.cohort, len(self.assembly.parts)
-        cohorts = [[cohort(seed, r, population, size) for r in range(self.round)] for seed in seeds]
-        found = [spent(self.experiment.method, each, population, sampled=True) for each in cohorts]
-        return max((each for each in found if each), key=lambda each: each["epsilon"] or 0.0, default=None)
+    def conclude(self, privacy: dict[str, Any] | None = None) -> Result:
+        """The result, also written to the folder with the final checkpoint.
 
-    def conclude(self) -> Result:
-        """The result, also written to the folder with the final checkpoint and the report."""
-        experiment = self.experiment
+        `privacy` is what was spent where it is not what a simulation of these rounds spends.
+        """
+        experiment, seeds = self.experiment, list(self.experiment.seeds)
         sent = traffic(experiment.method, self.assembly.starts[0])
         result = Result(
             method=method_to_dict(experiment.method)["name"],
-            seeds=list(experiment.seeds),
+            seeds=seeds,
             rounds=self.round,
             seconds=round(self.seconds, 3),
             client_steps_per_second=round(self.steps / max(self.seconds, 1e-9), 1),
@@ -202,10 +203,11 @@ class Training:
             parameters=self.assembly.task.size,
             versions=versions(self.world.size),
             history=self.history,
-            privacy=self._spent(),
-            **summary(self.history, list(experiment.seeds)),
+            privacy=privacy
+            or simulated(experiment.method, seeds, self.round, len(self.assembly.parts), experiment.cohort),
+            **summary(self.history, seeds),
         )
         if self.folder:
-            self._save()
+            self.save()
             self.folder.finish(result.to_json())
         return result
