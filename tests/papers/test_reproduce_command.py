@@ -201,6 +201,9 @@ def test_one_process_only(place: Place, monkeypatch: pytest.MonkeyPatch, capsys:
         (["fedsol/table2", "--variant", "relesed"], ["--variant relesed", "did you mean released?"]),
         (["fedgf/table1", "--variant", "released"], ["--variant released", "there are none"]),
         (["fedsol/table2", "--rounds", "0"], ["--rounds 0"]),
+        (["fedsol/table2", "--latex", "--csv"], ["--latex --csv", "choose one"]),
+        (["--cells", "cifar10 *"], ["--cells", "TABLE"]),
+        (["--show"], ["--results", "no such folder"]),
         (["fedsol/table2", "--seeds", "1", "1"], ["--seeds 1 1", "once"]),
         (
             ["fedsol/table2", "--dataset", "digit", "--cells", "cifar10 lda-0.1 fedavg"],
@@ -224,3 +227,13 @@ def test_several_tables_share_what_is_trained(place: Place, capsys: pytest.Captu
     assert out.count("1 run of 3 rounds") == len(place.records()) == 2
     for text in ("fedsol/table1: Gradient projection", "fedsol/table5: Partial", "rho-2.0 head"):
         assert text in out
+
+
+def test_what_cannot_be_trained_is_said(
+    place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("FEDFLAT_CACHE", str(tmp_path))
+    assert place("fedsol/table2", "--cells", "cifar10 lda-0.1 fedavg") == 0
+    assert "cifar10 is not prepared" in capsys.readouterr().err
+    assert place("fedsol/table2", "--cells", "cifar10 lda-0.1 fedavg", "--show") == 0
+    assert capsys.readouterr().err == ""

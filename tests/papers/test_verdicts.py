@@ -132,9 +132,35 @@ def test_claims(tmp_path: Path) -> None:
     store(tmp_path, FEDAVG, 56.0)
     assert claim.check(Stored(tmp_path)) == "holds where run (1 of 4 comparisons)"
     store(tmp_path, "fedsol/table2 cifar10 lda-0.5 fedavg", 76.0)
-    store(tmp_path, "fedsol/table2 cifar10 lda-0.5 fedsol", 75.0)
+    store(tmp_path, "fedsol/table2 cifar10 lda-0.5 fedsol", 75.1)
+    assert claim.check(Stored(tmp_path)) == "undecided (1 of 2 comparisons too close)"
+    store(tmp_path, "fedsol/table2 cifar10 lda-0.5 fedsol", 73.0)
     assert claim.check(Stored(tmp_path)) == "does not hold here (1 of 2 comparisons fail)"
-    assert claim.figures(Stored(tmp_path)) == "lda-0.1: fedsol 64, fedavg 56; lda-0.5: fedsol 75, fedavg 76"
+    numbers = ["fedsol 64.00 (1 seed), fedavg 56.00 (1 seed)", "fedsol 73.00 (1 seed), fedavg 76.00 (1 seed)"]
+    assert claim.figures(Stored(tmp_path)) == f"lda-0.1: {numbers[0]}; lda-0.5: {numbers[1]}"
+
+
+def test_a_rival_that_diverged_is_named_and_not_compared(tmp_path: Path) -> None:
+    claim = Claim("", "fedsol/table2", "cifar10 lda-0.1", "fedsol", ("fedavg", "fedntd"))
+    store(tmp_path, FEDSOL, 64.0)
+    store(tmp_path, FEDAVG, 10.0, diverged=True)
+    assert claim.check(Stored(tmp_path)) == "not run yet; fedavg diverged"
+    assert claim.figures(Stored(tmp_path)) == ""
+    store(tmp_path, "fedsol/table2 cifar10 lda-0.1 fedntd", 60.0)
+    assert claim.check(Stored(tmp_path)) == "holds where run (1 of 2 comparisons); fedavg diverged"
+
+
+@pytest.mark.parametrize(
+    ("seeds", "expected"), [([60.0, 64.0], "undecided"), ([62.0, 62.0], "holds"), ([62.0], "holds")]
+)
+def test_what_decides_is_the_error_of_the_mean(tmp_path: Path, seeds: list[float], expected: str) -> None:
+    """FedAvg's printed ± of 0.78 is the error of its one seed: 2 √(0.78² + 0.5²) = 1.85 and 62 − 59 = 3."""
+    claim = Claim("", "fedsol/table2", "cifar10 lda-0.1", "fedsol", ("fedavg",))
+    store(tmp_path, FEDSOL, *seeds)
+    store(tmp_path, FEDAVG, 59.0)
+    assert claim.check(Stored(tmp_path)).startswith(expected)
+    store(tmp_path, FEDAVG, 60.5)
+    assert claim.check(Stored(tmp_path)).startswith("undecided")
 
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.text)

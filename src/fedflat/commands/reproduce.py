@@ -15,6 +15,7 @@ from fedflat.experiments.experiment import Experiment
 from fedflat.options import Count, Index
 
 PROG = "fedflat reproduce [TABLE ...]"
+FORMS = ("markdown", "latex", "csv")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +63,7 @@ def reproduce_command(words: list[str]) -> None:
     began = time.monotonic()
     names, flags = leading(words)
     options = parse(ReproduceOptions, flags, PROG)
-    Experiment(seeds=options.seeds).check()
+    _check(options, names)
     if find_place(options.engine).size > 1:
         raise UserError("reproduce: trains in one process; do not start it with torchrun")
     from fedflat.papers.command import list_tables, some_tables, write_page
@@ -71,13 +72,26 @@ def reproduce_command(words: list[str]) -> None:
     names_of = ("results", "runs", "seeds", "rounds", "dataset", "engine", "device", "precision", "data_note")
     deadline = began + _seconds(options.budget)
     request = Request(**{name: getattr(options, name) for name in names_of}, deadline=deadline)
-    form = next((name for name in ("markdown", "latex", "csv") if getattr(options, name)), "text")
+    form = next((name for name in FORMS if getattr(options, name)), "text")
     if names:
         some_tables(names, request, options.cells, options.variant, options.show, form)
     elif options.show:
         write_page(request, options.out)
     else:
         list_tables(request, form)
+
+
+def _check(options: ReproduceOptions, names: list[str]) -> None:
+    """Raise UserError for options that contradict each other or would do nothing."""
+    Experiment(seeds=options.seeds).check()
+    forms = [f"--{name}" for name in FORMS if getattr(options, name)]
+    if len(forms) > 1:
+        raise UserError(f"{' '.join(forms)}: choose one form")
+    alone = [f"--{name}" for name in ("cells", "variant") if getattr(options, name) and not names]
+    if alone:
+        raise UserError(f"{alone[0]}: chooses cells of a TABLE, and none is named; fedflat reproduce lists them")
+    if options.show and not names and not options.results.is_dir():
+        raise UserError(f"--results {options.results}: no such folder, and the page is written from stored results")
 
 
 def _seconds(budget: str | None) -> float:

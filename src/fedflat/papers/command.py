@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -45,11 +46,20 @@ def some_tables(
     """Train what is missing of the chosen cells, unless `show`, and print them table by table."""
     chosen = choose([find_table(name) for name in dict.fromkeys(names)], patterns, variant)
     if not show:
-        train(jobs([cell for _, cells in chosen for cell in cells], request.stored(), request), request)
+        every = [cell for _, cells in chosen for cell in cells]
+        train(jobs(every, request.stored(), request), request)
+        _tell_absent(every, request)
     stored = request.stored()
     for table, cells in chosen:
         lines = rows(table, cells, stored, request)
         print(FORMS[form](lines) if form in FORMS else as_text(lines, title=_title(table, chosen), note=table.note))
+
+
+def _tell_absent(cells: Sequence[Cell], request: Request) -> None:
+    """Name the data sets without which cells were not trained."""
+    names = dict.fromkeys(c.setting["dataset"] for c in cells if not c.unavailable and not prepared(c, request.dataset))
+    for name in names:
+        print(f"{name} is not prepared, so its cells were not trained: fedflat data prepare {name}", file=sys.stderr)
 
 
 def _title(table: Table, chosen: Sequence[object]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedflat.engine.folder import write_atomically
-from fedflat.papers import fedgf, fedgloss, fedsol, verdict
+from fedflat.papers import claims, fedgf, fedgloss, fedsol, verdict
 from fedflat.papers.catalogue import TABLES
 from fedflat.papers.cells import source
 from fedflat.papers.claimed import CLAIMS
@@ -54,13 +54,16 @@ def page(request: Request, out: Path) -> None:
 def _claims(stored: Stored) -> str:
     """Each claim, whether it holds, and the numbers that say so."""
     lines = [(claim.table, claim.text, claim.check(stored), claim.figures(stored)) for claim in CLAIMS]
-    return "## Claims\n\n" + as_markdown(lines, ("table", "claim", "here", "best, and its strongest rival"))
+    table = as_markdown(lines, ("table", "claim", "here", "best, and its strongest rival"))
+    return "\n\n".join(["## Claims", (claims.__doc__ or "").strip(), table])
 
 
 def _findings(results: Path) -> str:
     """What was found out about numbers that differ, as people wrote it down beside the results."""
     notes = results / "findings.md"
-    return "## Findings\n\n" + notes.read_text(encoding="utf-8") if notes.exists() else ""
+    if not notes.exists():
+        return ""
+    return "## Findings\n\n" + notes.read_text(encoding="utf-8").replace("](../docs/", "](")
 
 
 def _verdicts() -> str:
