@@ -132,15 +132,6 @@ def test_seeds_and_nothing_else_change_the_split(name):
     assert not _same(first, split(name, CIFAR10, 20, 2, 0.5, 2))
 
 
-@pytest.mark.parametrize(("name", "alpha", "classes"), [("dirichlet", 0.0, 10), ("lda", 1e6, 1)])
-def test_seeds_change_the_rows_where_counts_are_equal(name, alpha, classes):
-    """Two clients for each class, who get about half of it each: which half is left to chance."""
-    labels, clients = np.repeat(np.arange(classes), 40), 2 * classes
-    one, other = (split(name, labels, clients, seed, alpha, 2) for seed in (0, 1))
-    assert np.array_equal(*(np.unique(counts(labels, parts, classes), axis=0) for parts in (one, other)))
-    assert not {tuple(part) for part in one} & {tuple(part) for part in other}
-
-
 def test_lda_says_when_it_had_to_top_clients_up(monkeypatch):
     monkeypatch.setattr(allocate, "_DRAWS", 200_000)
     with pytest.warns(UserWarning, match=r"lda with alpha 0\.01: none of 200 draws gave each of 100 clients 10"):

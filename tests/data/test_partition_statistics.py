@@ -1,4 +1,4 @@
-"""Partitions of a balanced data set of CIFAR-10's size over 100 clients have the published statistics."""
+"""Partitions of a balanced data set of CIFAR-10's size over 100 clients have the published statistics; which rows make them up is chance."""
 
 import warnings
 from math import comb
@@ -6,7 +6,7 @@ from math import comb
 import numpy as np
 import pytest
 
-from fedflat.data.partition import counts, dirichlet, lda, shards
+from fedflat.data.partition import counts, dirichlet, lda, shards, split
 
 CIFAR10 = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 5000))
 
@@ -83,3 +83,12 @@ def test_dirichlet_keeps_every_sample_of_many_small_clients_distinct():
     parts = dirichlet(CIFAR10, 5000, 0.1, 0)
     assert [len(part) for part in parts] == [10] * 5000
     assert len(np.unique(np.concatenate(parts))) == len(CIFAR10)
+
+
+@pytest.mark.parametrize(("name", "alpha", "classes"), [("dirichlet", 0.0, 10), ("lda", 1e6, 1)])
+def test_seeds_change_the_rows_where_counts_are_equal(name, alpha, classes):
+    """Two clients for each class, who get about half of it each: which half is left to chance."""
+    labels, clients = np.repeat(np.arange(classes), 40), 2 * classes
+    one, other = (split(name, labels, clients, seed, alpha, 2) for seed in (0, 1))
+    assert np.array_equal(*(np.unique(counts(labels, parts, classes), axis=0) for parts in (one, other)))
+    assert not {tuple(part) for part in one} & {tuple(part) for part in other}
