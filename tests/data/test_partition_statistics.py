@@ -1,4 +1,4 @@
-"""Partitions of a balanced data set of CIFAR-10's size over 100 clients have the published statistics; which rows make them up is chance."""
+"""Partitions of CIFAR-10's labels over 100 clients have the published statistics; which rows are whose is chance."""
 
 import warnings
 from math import comb
