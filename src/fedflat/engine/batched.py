@@ -1,7 +1,7 @@
 """The fast engine: clients are lanes of one vmapped step.
 
-Clients of unequal length are packed into lanes, several seeds ride in the same lanes, a step without work is masked
-after the optimiser, and nothing in a round waits for the device.
+Clients of unequal length are packed into lanes, several seeds ride in the same lanes, and nothing in a round waits for
+the device. A lane is idle after its last client only: it goes on stepping, and nobody reads it.
 """
 
 from __future__ import annotations
@@ -122,8 +122,7 @@ class Bench:
         inputs = (self.carry, self.message, self.lr, plan)
         if self.lr.is_cuda:
             self.clock = torch.zeros(1, dtype=torch.int64, device=self.lr.device)
-            step = trace(self._in_place, *inputs, torch.zeros_like(plan.rows[:, 0], dtype=torch.bool))
-            self._step = torch.compile(step, fullgraph=True, dynamic=False)
+            self._step = torch.compile(trace(self._in_place, *inputs), fullgraph=True, dynamic=False)
         else:
             self._step = trace(self._advance, *inputs)
 
@@ -133,10 +132,9 @@ class Bench:
         step = vmap(lambda c, b, m: advance(self.method, self.task, sgd, c, b, m))
         return step(carry, self.source.batch(plan), message)
 
-    def _in_place(self, carry: Carry, message: Any, lr: Tensor, plan: Plan, active: Tensor) -> None:
-        """One step of every lane that is active, written over the carry."""
-        new = self._advance(carry, message, lr, plan)
-        tree_map(lambda old, fresh: old.copy_(_choose(active, fresh, old)), carry, new)
+    def _in_place(self, carry: Carry, message: Any, lr: Tensor, plan: Plan) -> None:
+        """One step of every lane, written over the carry."""
+        tree_map(torch.Tensor.copy_, carry, self._advance(carry, message, lr, plan))
 
     def play(self, work: Work, plan: Plan, table: Schedule, sgd: SGD) -> tuple[Tensor, Any]:
         """All steps of a round; returns each item's end of training and state."""
@@ -163,8 +161,6 @@ class Bench:
         rows = item.clamp(min=0)
         for buffer, source in zip(self._plan, plan, strict=True):
             buffer[:steps] = source[rows, step]
-        self._active[:steps] = item >= 0
-        self._full = [min(items) >= 0 for items in table.item.tolist()]
         if device.type == "cuda":
             self.clock.zero_()
 
@@ -175,7 +171,6 @@ class Bench:
         self._capacity = max(steps, 2 * self._capacity, WARM_UP + 1)
         lanes, batch = len(self.carry.w), plan.rows.shape[-1]
         self._plan = Plan(*(t.new_zeros(self._capacity, lanes, batch) for t in plan))
-        self._active = torch.zeros(self._capacity, lanes, dtype=torch.bool, device=self.lr.device)
         if self.lr.is_cuda:
             self.clock.zero_()
             self._replay = capture(self._timed_step)
@@ -183,16 +178,14 @@ class Bench:
     def _timed_step(self) -> None:
         """One step at the time on the device's own clock."""
         plan = Plan(*(t.index_select(0, self.clock)[0] for t in self._plan))
-        self._step(self.carry, self.message, self.lr, plan, self._active.index_select(0, self.clock)[0])
+        self._step(self.carry, self.message, self.lr, plan)
         self.clock.add_(1)
 
     def _tick(self, time: int) -> None:
-        """One step of every lane; lanes without work keep what they have."""
+        """One step of every lane."""
         if self.lr.is_cuda:
             return self._replay()
         new = self._step(self.carry, self.message, self.lr, Plan(*(t[time] for t in self._plan)))
-        keep = self._active[time]
-        new = new if self._full[time] else tree_map(lambda a, b: _choose(keep, a, b), new, self.carry)
         self.carry = tree_map(torch.Tensor.contiguous, new)  # a constant comes as one element seen many times
 
     def _put_aside(self, lanes: Tensor, items: Tensor, ends: Tensor, states: Any) -> None:
@@ -207,11 +200,6 @@ class Bench:
         self.carry.w.index_copy_(0, lanes, self.message.params[lanes])
         self.carry.buffer.index_fill_(0, lanes, 0.0)
         tree_map(lambda lane, new: lane.index_copy_(0, lanes, new[items]), self.carry.client, work.states)
-
-
-def _choose(active: Tensor, new: Tensor, old: Tensor) -> Tensor:
-    """`new` in the active lanes, `old` in the others."""
-    return torch.where(active.view(-1, *[1] * (new.dim() - 1)), new, old)
 
 
 def _by_time(rows: np.ndarray, device: torch.device) -> dict[int, tuple[Tensor, Tensor]]:
