@@ -1,35 +1,26 @@
-"""fedflat: federated learning on heterogeneous data with methods that seek flat minima."""
+"""fedflat: federated learning on heterogeneous data with methods that seek flat minima.
+
+The names of `fedflat.public` come with the first use of one: the command line begins before torch is imported, so that
+Ctrl-C meets it and not Python.
+"""
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 __version__ = "0.1.0"
 
-from fedflat.data.dataset import Augment, Dataset
-from fedflat.errors import UserError
-from fedflat.experiments.experiment import Experiment, Setting
-from fedflat.experiments.result import Result
-from fedflat.experiments.run import run
-from fedflat.method import Cohort, Local, Message, Method, Reply, Server
-from fedflat.methods import *  # noqa: F403
-from fedflat.methods import METHODS
-from fedflat.task import Batch, Task
+if TYPE_CHECKING:
+    from fedflat.public import *  # noqa: F403
+else:
 
-__all__ = [
-    "METHODS",
-    "Augment",
-    "Batch",
-    "Cohort",
-    "Dataset",
-    "Experiment",
-    "Local",
-    "Message",
-    "Method",
-    "Reply",
-    "Result",
-    "Server",
-    "Setting",
-    "Task",
-    "UserError",
-    "run",
-    *(method.__name__ for method in METHODS.values()),
-]
+    def __getattr__(name: str) -> Any:
+        """A public name, or a module that comes with them."""
+        found = vars(import_module("fedflat.public")) | globals()
+        if name not in found:
+            raise AttributeError(f"module 'fedflat' has no attribute '{name}'")
+        return found[name]
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__getattr__("__all__")})

@@ -34,6 +34,12 @@ DATA = {
 }
 FLOWER = {"new": ("fedflat.commands.flower:new_app", "write a Flower app: fedflat flower new DIR --config config.yaml")}
 
+INTERRUPTED = {  # what the user may want to know then; run and compare tell it themselves
+    "analyse": "what was measured before is in analysis/ of each run's folder",
+    "reproduce": "the same command continues where this one stopped",
+    "personalise": "nothing was written",
+}
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the user's mistakes are one line on stderr and exit code 2."""
@@ -43,8 +49,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except UserError as error:
         return _complain(error, 2)
-    except KeyboardInterrupt:
-        return _complain("interrupted; a run with --out continues with --resume", 130)
+    except KeyboardInterrupt as stop:
+        hints = stop.args or [INTERRUPTED[word] for word in words[:1] if word in INTERRUPTED]
+        return _complain("; ".join(["interrupted", *hints]), 130)
     except BrokenPipeError:  # the reader went away, as head does; Python's own flush at exit shall not mind
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:

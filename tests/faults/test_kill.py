@@ -86,11 +86,18 @@ def test_killed_again_and_again(whole: Path, tmp_path: Path) -> None:
     assert_same(whole, out)
 
 
-def test_interrupted_from_the_keyboard(tmp_path: Path) -> None:
-    process, out = start(tmp_path / "run"), tmp_path / "run"
-    wait_until_running(process, out, 2)
+def test_interrupted_from_the_keyboard(whole: Path, tmp_path: Path) -> None:
+    """The last complete round is saved though no checkpoint was due, and the command that is printed continues."""
+    out = tmp_path / "a run"
+    process = start(out, "--checkpoint-every", "1000")
+    wait_until_running(process, out, 4)
     process.send_signal(signal.SIGINT)
     printed, err = process.communicate()
-    assert process.returncode == 130
-    assert err == "fedflat: interrupted; a run with --out continues with --resume\n"
+    assert process.returncode == 130, err
     assert not printed
+    told, command = err.splitlines()[-1].split(": fedflat ")
+    assert told == "fedflat: interrupted; continue with"
+    saved = load_file(out / "checkpoint" / "state.safetensors")["counters"][0]
+    assert saved == rows(out)[-1]["round"] >= 2
+    subprocess.run([sys.executable, "-m", "fedflat", *shlex.split(command)], check=True, capture_output=True)
+    assert_same(whole, out)

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from fedflat.cli import main
-from fedflat.engine.folder import RunFolder
+from fedflat.engine.folder import RunFolder, differences
 from fedflat.errors import UserError
 from fedflat.report.progress import Bar
 
@@ -68,6 +68,41 @@ def test_unfinished_run_needs_resume(interrupted: Path, capsys) -> None:
 
 def test_other_configuration(interrupted: Path, capsys) -> None:
     refused([*RUN, "--resume", "--lr", "0.1"], interrupted, "another configuration", capsys)
+
+
+def test_what_differs_and_how_to_continue(interrupted: Path, capsys) -> None:
+    """fedflat run METHOD --out DIR --resume without the options it was begun with."""
+    capsys.readouterr()
+    assert main(["run", "fedgloss", "--rho", "0.7", "--out", str(interrupted), "--resume"]) == 2
+    said = capsys.readouterr().err
+    for words in ("--rounds: 6 in the folder, 60 given", "--rho: ", " in the folder, 0.7 given", "--model: mlp in"):
+        assert words in said
+    assert "--engine" not in said, "any engine may continue"
+    assert "--lr:" not in said, "is the same in both"
+    assert main(shlex.split(said.partition("or continue that one: fedflat ")[2])) == 0
+
+
+def test_differences_by_name() -> None:
+    stored = "method: {name: fedavgm, beta: 0.9, inner: {name: fedsol, rho: 2.0}}\nseeds: [0, 1]\nlr: 0.1"
+    given = "method: {name: fedadam, beta: 0.9, inner: {name: fedsol, rho: 1.0}}\nseeds: [0]\nlr: 0.1\nprobes: [drift]"
+    assert differences(stored, given) == [
+        "method: fedavgm in the folder, fedadam given",
+        "inner --rho: 2.0 in the folder, 1.0 given",
+        "--seeds: 0 1 in the folder, 0 given",
+        "--probes: none in the folder, drift given",
+    ]
+    for damaged in ("lr: [", "- lr", ""):
+        assert differences(damaged, given) == ["its config.yaml cannot be read"]
+
+
+def test_comparison_of_other_options(tmp_path: Path, capsys) -> None:
+    words = ["compare", "fedavg", "--out", str(tmp_path / "some folder")]
+    assert main([*words, *SMALL]) == 0
+    capsys.readouterr()
+    assert main([*words, "--resume"]) == 2
+    said = capsys.readouterr().err
+    assert "--rounds: 6 in the folder, 60 given" in said
+    assert main(shlex.split(said.partition("or continue that one: fedflat ")[2])) == 0
 
 
 def test_a_folder_without_training_is_free(tmp_path: Path) -> None:

@@ -67,10 +67,11 @@ def _metavar(hint: Any) -> str:
 
 
 def _flags(options: Any) -> Iterator[str]:
-    """Every flag of a dataclass and those nested in it."""
+    """Every flag of a dataclass and those nested in it; wrapped methods have none."""
     for field in dataclasses.fields(options):
         value = getattr(options, field.name)
-        yield from _flags(value) if dataclasses.is_dataclass(value) else [flag(field.name)]
+        if field.name != "inner":
+            yield from _flags(value) if dataclasses.is_dataclass(value) else [flag(field.name)]
 
 
 def cli_setting() -> type[Setting]:
@@ -83,12 +84,14 @@ def cli_setting() -> type[Setting]:
 
 def method_spec(spec: str) -> Method:
     """A method from NAME, NAME:rho=2,beta=10 or WRAPPER+NAME:rho=2."""
-    outer, _, inner = spec.partition("+")
+    outer, plus, inner = spec.partition("+")
     name, _, pairs = outer.partition(":")
     cls = find_method(name)
     hints = get_type_hints(cls, include_extras=True)
     own = {f.name: hints[f.name] for f in dataclasses.fields(cls)}
-    values: dict[str, Any] = dict(_assignment(spec, pair, own) for pair in pairs.split(",") if pair)
+    values = _values(spec, pairs, own)
+    if plus and not inner:
+        raise UserError(f"method {spec}: name a method after the +, for example {name}+fedsol")
     if inner and "inner" not in own:
         raise UserError(f"method {spec}: {name} cannot be put around another method; see fedflat methods")
     method = cls(**values, **({"inner": method_spec(inner)} if inner else {}))
@@ -97,6 +100,17 @@ def method_spec(spec: str) -> Method:
     except UserError as error:
         raise UserError(f"method {spec}: {error}") from None
     return method
+
+
+def _values(spec: str, pairs: str, hints: dict[str, Any]) -> dict[str, Any]:
+    """The hyper-parameters of a method's spec."""
+    values: dict[str, Any] = {}
+    for pair in filter(None, pairs.split(",")):
+        name, value = _assignment(spec, pair, hints)
+        if name in values:
+            raise UserError(f"method {spec}: {name} may be given once")
+        values[name] = value
+    return values
 
 
 def _assignment(spec: str, pair: str, hints: dict[str, Any]) -> tuple[str, Any]:

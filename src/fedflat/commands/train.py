@@ -8,11 +8,14 @@ import time
 from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any
+from statistics import fmean
+from typing import Any
 
 from fedflat.commands.catalogue import summary_line
-from fedflat.commands.parse import cli_setting, leading, method_spec, parse
-from fedflat.engine.folder import same_run
+from fedflat.commands.continuing import continuing
+from fedflat.commands.flags import Files, parse_flags, refuse_inner
+from fedflat.commands.parse import leading, method_spec
+from fedflat.engine.folder import OtherRun, same_run
 from fedflat.engine.place import find_place
 from fedflat.errors import UserError
 from fedflat.experiments.config import dump, load, method_to_dict
@@ -23,18 +26,7 @@ from fedflat.method import Method
 from fedflat.methods import METHODS
 from fedflat.options import Fraction
 from fedflat.privacy import describe
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Files:
-    """Where the run is described and what it leaves."""
-
-    config: Path | None = None
-    """YAML file with options; flags override it."""
-    out: Path | None = None
-    """Folder for the results; runs/METHOD-DATE-TIME unless given."""
-    resume: bool = False
-    """Continue what was interrupted in the folder given by --out."""
+from fedflat.pulse import Pulse
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -57,14 +49,17 @@ def run_command(words: list[str]) -> None:
     known = f"Train one method: {', '.join(METHODS)}. fedflat run METHOD --help shows its own flags as well."
     about = f"Train {summary_line(type(method))}" if names else known
     prog = f"fedflat run {names[0] if names else 'METHOD'}"
-    options = _parse(method, base, Files, flags, prog, about)
+    if names:
+        refuse_inner(names[0], method, flags)
+    options = parse_flags(method, base, Files, flags, prog, about)
     values = {f.name: getattr(options.method, f.name) for f in dataclasses.fields(method)}
     experiment = _experiment(dataclasses.replace(method, **values), options.setting)
     label = names[0] if names else method_to_dict(method)["name"]
     out = _out(options.files, label)
-    result = train(experiment, out, options.files.resume, label)
-    if find_place(experiment.engine).leads:
-        _show([(label, result)], [out], out / "report.html", 0.8)
+    with continuing(["run"], [out], out):
+        result = train(experiment, out, options.files.resume, label)
+        if find_place(experiment.engine).leads:
+            _show([(label, result)], [out], out / "report.html", 0.8)
 
 
 def compare_command(words: list[str]) -> None:
@@ -77,28 +72,41 @@ def compare_command(words: list[str]) -> None:
     base = _from_file(flags)
     methods = [method_spec(name) for name in names]
     about = f"Train several methods (NAME or NAME:rho=2,...) and compare them: {', '.join(METHODS)}."
-    options = _parse(None, base, Comparison, flags, "fedflat compare METHOD METHOD ...", about)
+    options = parse_flags(None, base, Comparison, flags, "fedflat compare METHOD METHOD ...", about)
     out, resume = _out(options.files, "compare"), options.files.resume
     folders = [out / _slug(name) for name in names]
     experiments = [_experiment(method, options.setting) for method in methods]
     if find_place(options.setting.engine).size > 1:
         raise UserError("compare: trains in one process; under torchrun use fedflat run for each method")
-    done = [_finished(e, folder, resume) for e, folder in zip(experiments, folders, strict=True)]
-    results = [
-        (name, result or train(experiment, folder, resume, name))
-        for name, experiment, folder, result in zip(names, experiments, folders, done, strict=True)
-    ]
-    _show(results, folders, out / "report.html", options.files.target)
+    with continuing(["compare", *names], folders, out):
+        done = [_finished(e, folder, resume) for e, folder in zip(experiments, folders, strict=True)]
+        results = [
+            (name, result or train(experiment, folder, resume, name))
+            for name, experiment, folder, result in zip(names, experiments, folders, done, strict=True)
+        ]
+        _show(results, folders, out / "report.html", options.files.target)
 
 
 def train(experiment: Experiment, out: Path, resume: bool, label: str) -> Result:
-    """Train with a live progress bar, of which many processes show one."""
+    """Train with a live progress bar, or lines where there is no terminal, of which many processes show one."""
     from fedflat.report.progress import Bar
 
     if not find_place(experiment.engine).leads:
         return run(experiment, out, resume)
+    pulse = Pulse()
     with Bar(label, experiment.rounds) as bar:
-        return run(experiment, out, resume, bar.update)
+
+        def watch(round: int, rows: list[dict[str, Any]]) -> None:
+            bar.update(round, rows)
+            pulse.tell(_line(label, round, experiment.rounds, rows))
+
+        return run(experiment, out, resume, watch)
+
+
+def _line(label: str, round: int, rounds: int, rows: list[dict[str, Any]]) -> str:
+    """How far training is, in words."""
+    accuracy = f", accuracy {fmean(row['accuracy'] for row in rows):.1%}" if rows else ""
+    return f"{label}: round {round} of {rounds}{accuracy}"
 
 
 def _show(results: list[tuple[str, Result]], runs: list[Path], page: Path, target: float) -> None:
@@ -128,8 +136,8 @@ def _finished(experiment: Experiment, folder: Path, resume: bool) -> Result | No
         return None
     if not resume:
         raise UserError(f"--out {folder.parent}: already holds {folder.name}; add --resume or choose another folder")
-    if not same_run(config.read_text(encoding="utf-8"), dump(experiment)):
-        raise UserError(f"--out {folder}: belongs to another configuration; choose another folder")
+    if not same_run(stored := config.read_text(encoding="utf-8"), dump(experiment)):
+        raise OtherRun(folder, stored, dump(experiment))
     return read_run(folder).result if (folder / "result.json").exists() else None
 
 
@@ -152,31 +160,6 @@ def _method(spec: str, base: Method) -> Method:
     """The method a spec names, with the hyper-parameters of the config file where it is the file's method."""
     method = method_spec(spec)
     return base if type(method) is type(base) and ":" not in spec and "+" not in spec else method
-
-
-def _parse(method: Method | None, base: Experiment, files: type[Files], flags: list[str], prog: str, about: str) -> Any:
-    """Flags for the method, the setting and the files, with `base` as defaults."""
-    setting = cli_setting()
-    values = {f.name: getattr(base, f.name) for f in dataclasses.fields(Setting)}
-    fields: list[Any] = [("setting", setting, setting(**values)), ("files", files, files())]
-    if method is not None:
-        own = _flags_only(type(method))
-        values = {f.name: getattr(method, f.name) for f in dataclasses.fields(method)}
-        fields.insert(0, ("method", own, own(**values)))
-    options = dataclasses.make_dataclass("Options", fields, frozen=True)
-    return parse(options, flags, prog, options(), about)
-
-
-def _flags_only(cls: type[Method]) -> Any:
-    """The method's type without flags for a wrapped method, which the command line writes as WRAPPER+METHOD."""
-    import tyro
-
-    if "inner" not in {f.name for f in dataclasses.fields(cls)}:
-        return cls
-    hidden: list[Any] = [("inner", Annotated[Method, tyro.conf.Suppress, tyro.conf.Fixed], dataclasses.field())]
-    return dataclasses.make_dataclass(
-        cls.__name__, hidden, bases=(cls,), namespace={"__doc__": cls.__doc__}, frozen=True
-    )
 
 
 def _experiment(method: Method, setting: Setting) -> Experiment:

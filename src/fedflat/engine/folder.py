@@ -10,11 +10,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import yaml
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from fedflat.errors import UserError
+from fedflat.options import flag, show
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -35,6 +37,15 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
         except json.JSONDecodeError:
             break
     return rows
+
+
+class OtherRun(UserError):
+    """The folder `path` belongs to the configuration `stored`, not to the `given` one."""
+
+    def __init__(self, path: Path, stored: str, given: str) -> None:
+        found = "; ".join(differences(stored, given))
+        super().__init__(f"--out {path}: belongs to another configuration ({found}); choose another folder")
+        self.path = path
 
 
 class RunFolder:
@@ -63,8 +74,8 @@ class RunFolder:
             raise UserError(f"--out {self.path}: holds a complete run; choose another folder")
         if not existing.exists() or not (self.checkpoint.exists() or read_rows(self.metrics)):
             return
-        if not same_run(existing.read_text(encoding="utf-8"), self.config):
-            raise UserError(f"--out {self.path}: belongs to another configuration; choose another folder")
+        if not same_run(stored := existing.read_text(encoding="utf-8"), self.config):
+            raise OtherRun(self.path, stored, self.config)
         if not resume:
             raise UserError(f"--out {self.path}: holds an unfinished run; add --resume or choose another folder")
 
@@ -113,6 +124,32 @@ def same_run(one: str, other: str) -> bool:
     """Whether two configurations agree in all but the engine: any engine can take over from another."""
     first, second = ([line for line in text.splitlines() if not line.startswith("engine:")] for text in (one, other))
     return first == second
+
+
+def differences(stored: str, given: str) -> list[str]:
+    """The options in which two configurations disagree: ["--lr: 0.1 in the folder, 0.05 given"]."""
+    try:
+        there, here = (_named(yaml.safe_load(text)) for text in (stored, given))
+    except (yaml.YAMLError, AttributeError):  # damaged, or no mapping
+        return ["its config.yaml cannot be read"]
+    names = [name for name in here | there if there.get(name) != here.get(name) and name != "--engine"]
+    return [f"{name}: {_words(there, name)} in the folder, {_words(here, name)} given" for name in names]
+
+
+def _words(options: Mapping[str, Any], name: str) -> str:
+    """An option's value as it is typed."""
+    return " ".join(show(options.get(name)))
+
+
+def _named(config: Mapping[str, Any], of: str = "") -> dict[str, Any]:
+    """Options by their flags; those of a method inside another by the way that leads to it."""
+    named: dict[str, Any] = {}
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            named |= _named(value, f"{of}{key} ")
+        else:
+            named[of.strip() if key == "name" else of.removeprefix("method ") + flag(key)] = value
+    return named
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:

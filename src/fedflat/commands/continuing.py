@@ -1,0 +1,32 @@
+"""Which command continues what was stopped."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from fedflat.engine.folder import OtherRun
+from fedflat.errors import UserError
+
+
+@contextmanager
+def continuing(command: list[str], folders: list[Path], out: Path) -> Iterator[None]:
+    """Whatever stops `command`, which trains in `folders`, tells how to continue."""
+    try:
+        yield
+    except OtherRun as error:
+        raise UserError(f"{error}, or continue that one: {_again(command, error.path, out)}") from None
+    except KeyboardInterrupt:
+        begun = [folder for folder in folders if (folder / "config.yaml").exists()]
+        if all((folder / "result.json").exists() for folder in folders):
+            hint = f"training is complete; for the report: {shlex.join(['fedflat', 'report', *map(str, folders)])}"
+        else:
+            hint = f"continue with: {_again(command, begun[0], out)}" if begun else "nothing was written"
+        raise KeyboardInterrupt(hint) from None
+
+
+def _again(command: list[str], folder: Path, out: Path) -> str:
+    """The command that continues in `out` as one of its folders was begun."""
+    return shlex.join(["fedflat", *command, "--config", str(folder / "config.yaml"), "--out", str(out), "--resume"])

@@ -1,0 +1,138 @@
+"""Ctrl-C at any moment: one line, no half-played round on disk, and words that fit the command."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import fedflat as ff
+from fedflat.cli import main
+from fedflat.experiments import training
+
+SMALL = {"rounds": 4, "clients": 4, "cohort": 2, "partition": "iid", "model": "mlp", "local_epochs": 1}
+EXPERIMENT = ff.Experiment(method=ff.SCAFFOLD(), engine="sequential", checkpoint_every=100, **SMALL)
+WORDS = shlex.split(
+    "--rounds 3 --clients 4 --cohort 2 --partition iid --model mlp --local-epochs 1 --engine sequential"
+)
+
+
+@pytest.fixture(autouse=True)
+def _python_listens() -> Iterator[None]:
+    """Tests started in the background of a shell inherit its deafness to Ctrl-C."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler, "a run leaves the handler as it was"
+    signal.signal(signal.SIGINT, before)
+
+
+def press(times: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C in the middle of the second round: clients have trained, the server has not heard of it."""
+    settle, calls = training.settle, []
+
+    def interrupted(*args: object) -> None:
+        calls.append(args)
+        for _ in range(times if len(calls) == 2 else 0):
+            signal.raise_signal(signal.SIGINT)
+        settle(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(training, "settle", interrupted)
+
+
+def state(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "checkpoint" / "state.safetensors")
+
+
+def test_the_round_under_way_is_played_and_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    press(1, monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        ff.run(EXPERIMENT, tmp_path / "run")
+    monkeypatch.undo()
+    assert state(tmp_path / "run")["counters"][0] == 2
+    assert ff.run(EXPERIMENT, tmp_path / "run", resume=True).rounds == 4
+    ff.run(EXPERIMENT, tmp_path / "whole")
+    states = [state(tmp_path / name) for name in ("run", "whole")]
+    assert all(torch.equal(states[0][name], states[1][name]) for name in states[1].keys() - {"counters"})
+
+
+def test_a_second_one_ends_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    press(2, monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        ff.run(EXPERIMENT, tmp_path / "run")
+    assert not (tmp_path / "run" / "checkpoint" / "state.safetensors").exists()
+
+
+def test_without_a_folder_there_is_nothing_to_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    press(1, monkeypatch)
+    rounds: list[int] = []
+    with pytest.raises(KeyboardInterrupt):
+        ff.run(EXPERIMENT, watch=lambda round, rows: rounds.append(round))
+    assert rounds == [1]
+
+
+def test_after_the_last_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever interrupts the writing of the result gets it, and is heard."""
+    monkeypatch.setattr(training, "versions", lambda size: signal.raise_signal(signal.SIGINT) or {})
+    with pytest.raises(KeyboardInterrupt):
+        ff.run(EXPERIMENT, tmp_path / "run")
+    assert (tmp_path / "run" / "result.json").exists()
+
+
+def test_while_torch_is_imported(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("import signal; signal.raise_signal(signal.SIGINT)")
+    paths = {"PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"}
+    words = [sys.executable, "-m", "fedflat", "run", "fedavg"]
+    done = subprocess.run(words, capture_output=True, text=True, env=os.environ | paths, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "fedflat: interrupted\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "place", "said"),
+    [
+        ("analyse run", "fedflat.commands.analyse.parse", "analysis/ of each run"),
+        ("personalise run", "fedflat.personal.personalise_command", "nothing was written"),
+        ("reproduce fedsol/table2", "fedflat.papers.command.some_tables", "the same command continues"),
+        ("run fedavg --out run", "fedflat.commands.train.run", "nothing was written"),
+    ],
+)
+def test_words_that_fit_the_command(
+    words: str, place: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(place, interrupted)
+    assert main(words.split()) == 130
+    err = capsys.readouterr().err
+    assert err.startswith("fedflat: interrupted; ")
+    assert said in err
+    assert "--resume" not in err
+
+
+def test_the_command_that_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    """Also of runs without --out, and of comparisons."""
+    monkeypatch.chdir(tmp_path)
+    for words in (["run", "fedsol", "--rho", "0.5"], ["compare", "fedavg", "fedsol:rho=0.5"]):
+        with monkeypatch.context() as patch:
+            press(1, patch)
+            assert main([*words, *WORDS]) == 130
+        command = capsys.readouterr().err.rpartition("continue with: fedflat ")[2]
+        (out,) = tmp_path.glob(f"runs/{words[0].replace('run', 'fedsol')}-*")
+        assert f"--out {out.relative_to(tmp_path)} --resume" in command
+        assert main(shlex.split(command)) == 0
+        assert list(out.rglob("fedsol*/result.json")) or (out / "result.json").exists()
+
+
+def test_while_the_report_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    monkeypatch.setattr("fedflat.report.table.print_table", lambda *_: signal.raise_signal(signal.SIGINT))
+    assert main(["run", "fedavg", *WORDS, "--out", str(tmp_path / "run")]) == 130
+    assert f"training is complete; for the report: fedflat report {tmp_path / 'run'}" in capsys.readouterr().err
