@@ -30,6 +30,10 @@ EXPERIMENT = ff.Experiment(
 Change = Callable[[int, Message], Any]  # what a client does instead of replying well, None for nothing else
 
 
+class Crash(Exception):
+    """The server dies."""
+
+
 class Loopback:
     """Nodes 100, 101, … are clients 0, 1, …; `change(client, reply)` may replace a reply by another or an exception."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,7 +22,6 @@ from fedflat.flower.remote import Remote, Seen
 from fedflat.local import SGD
 from fedflat.method import Method
 from fedflat.personal import finished
-from fedflat.privacy import spent
 
 sys.path.append(str(Path(__file__).parents[1] / "methods"))
 from variants import ALL
@@ -75,24 +73,6 @@ def test_the_result_is_a_run_like_any_other(validation: float, tmp_path: Path) -
     assert [row["loss"] for row in run.rows] == pytest.approx([row["loss"] for row in simulated.history], abs=1e-5)
     assert run.result.bytes_up_per_client_round == simulated.bytes_up_per_client_round
     assert run.result.client_steps_per_second > 0
-
-
-def test_noise_is_the_servers_secret_and_survives_a_restart(tmp_path: Path) -> None:
-    experiment = dataclasses.replace(EXPERIMENT, method=ff.Private(), rounds=1)
-    states = [federate(Loopback(experiment), experiment, tmp_path / name) for name in ("one", "two")]
-    keys = [state["trial.0.server.key"] for state in states]
-    assert not torch.equal(*keys)
-    assert not torch.isclose(*(state["trial.0.server.inner.params"] for state in states)).any()
-    (tmp_path / "one" / "result.json").unlink()
-    assert_same(federate(Loopback(experiment), experiment, tmp_path / "one"), states[0], 0.0)
-
-
-def test_a_federation_counts_the_privacy_of_who_was_asked(tmp_path: Path) -> None:
-    experiment = dataclasses.replace(EXPERIMENT, method=ff.Private(noise=4.0), cohort=4)
-    federate(Loopback(experiment), experiment, tmp_path / "run")
-    found = json.loads((tmp_path / "run" / "result.json").read_text())["privacy"]
-    assert found == spent(ff.Private(noise=4.0), [[0, 1, 2, 3]] * 3, 4, sampled=False)
-    assert found["epsilon"] > 0
 
 
 def test_personalising_needs_what_clients_remember(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -61,9 +62,12 @@ def signed_by_another(reply: Message) -> Message:
     return reply
 
 
-def without_examples(reply: Message) -> Message:
-    reply.content["facts"]["examples"] = 0
-    return reply
+def from_examples(examples: float) -> Callable[[Message], Message]:
+    def wrong(reply: Message) -> Message:
+        reply.content["facts"]["examples"] = examples
+        return reply
+
+    return wrong
 
 
 def without_reply(reply: Message) -> Message:
@@ -77,6 +81,33 @@ def unreadable(reply: Message) -> Message:
     return reply
 
 
+def with_bytes(data: bytes) -> Callable[[Message], Message]:
+    """A reply whose array says that it is as it should be, and is not."""
+
+    def wrong(reply: Message) -> Message:
+        honest = reply.content["reply"]["delta"]
+        reply.content["reply"]["delta"] = Array(honest.dtype, honest.shape, honest.stype, data)
+        return reply
+
+    return wrong
+
+
+def several_arrays() -> bytes:
+    file = io.BytesIO()
+    np.savez(file, delta=np.zeros(4810, np.float32))
+    return file.getvalue()
+
+
+def header(**changes: Any) -> bytes:
+    """The beginning of an .npy file, without values."""
+    file = io.BytesIO()
+    np.lib.format.write_array_header_1_0(
+        file,
+        {"descr": "<f4", "fortran_order": False, "shape": (4810,), **changes},  # type: ignore[arg-type]
+    )
+    return file.getvalue()
+
+
 WRONG = {
     "nan": (values(lambda v: np.where(np.arange(v.size) == 3, np.nan, v).astype(v.dtype)), "1 of 4810 values"),
     "infinite": (values(lambda v: np.where(v > 0, np.float32(np.inf), v)), "are not finite"),
@@ -88,8 +119,15 @@ WRONG = {
     "names": (renamed, "it holds gradient instead of delta"),
     "nothing": (without_reply, "it holds facts instead of reply, facts"),
     "unreadable": (unreadable, "delta cannot be read"),
+    "several arrays": (with_bytes(several_arrays()), "delta cannot be read"),
+    "no zip": (with_bytes(b"PK\x03\x04 nothing else"), "delta cannot be read"),
+    "enormous": (with_bytes(header(shape=(10**13,))), "delta is float32 [10000000000000] instead of float32 [4810]"),
+    "no values": (with_bytes(header()), "delta cannot be read (0 bytes of values)"),
+    "objects": (with_bytes(header(descr="|O") + bytes(4810 * 8)), "delta is object [4810] instead of float32 [4810]"),
+    "nested": (with_bytes(np.lib.format.magic(1, 0) + b"\xff\x1f" + b"(" * 0x1FFF), "delta cannot be read"),
     "another client": (signed_by_another, f"it is signed by client {CLIENT + 1}"),
-    "no examples": (without_examples, "it says it comes from 0 examples"),
+    "no examples": (from_examples(0), "it says it comes from 0 examples"),
+    "infinite examples": (from_examples(float("inf")), "it does not say who it is from (examples = inf)"),
     "raises": (raises, "ZeroDivisionError: no samples today"),
     "silent": (lambda reply: None, "no reply within 0.5 s"),
 }

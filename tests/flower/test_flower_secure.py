@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Message
+from flwr.app import Message, RecordDict
 from loopback import EXPERIMENT, Loopback, assert_same, federate, simulate
-from test_flower_replies import rows
+from test_flower_replies import refused, rows
 
 import fedflat as ff
 from fedflat.flower.config import Federation, from_run_config, to_run_config
@@ -46,6 +46,83 @@ def test_a_client_that_leaves_in_the_middle(tmp_path: Path) -> None:
     assert failed == [(2, 2, "it did not finish secure aggregation")]
 
 
+def test_a_client_that_left_can_come_back(tmp_path: Path) -> None:
+    """Alone it would have no one to hide behind: all are asked again, and the first mean is dropped."""
+    stages: list[int] = []
+
+    def leave(client: int, reply: Message) -> Message | None:
+        stages.extend([client] if client == 2 else [])
+        return None if client == 2 and len(stages) == 3 else reply
+
+    experiment = dataclasses.replace(EQUAL, method=ff.SCAFFOLD())
+    grid = Loopback(experiment, leave)
+    state = federate(grid, experiment, tmp_path / "run", secure=True, min_replies=4, round_timeout=1.0)
+    assert_same(state, simulate(experiment), tolerance=1e-5)
+    assert [row["client"] for row in rows(tmp_path / "run") if row["round"] == 1].count(0) == 2
+
+
+def test_one_client_alone_is_not_asked_to_train(tmp_path: Path) -> None:
+    grid, kinds = Loopback(EQUAL), []
+    grid.since = {100: "first"}
+    grid.change = lambda client, reply: kinds.append(client) or reply
+    with pytest.raises(ff.UserError, match="round 1: 0 good replies"):
+        federate(grid, EQUAL, tmp_path / "run", secure=True, round_timeout=0.2)
+    assert not kinds
+
+
+def masked(change: Any) -> Any:
+    """What client 1 does to the reply that holds its masked vector, in round 2."""
+
+    def wrong(client: int, reply: Message) -> Message:
+        if client == 1 and reply.metadata.group_id == "2" and "fitres.metrics" in reply.content:
+            change(reply.content)
+        return reply
+
+    return wrong
+
+
+def shortened(content: RecordDict) -> None:
+    content["secaggplus_configs"]["masked_params"] = content["secaggplus_configs"]["masked_params"][:1]
+
+
+def packed(content: RecordDict) -> None:
+    content["secaggplus_configs"]["masked_params"] = [b"PK\x03\x04"] * 2
+
+
+BAD = {
+    "no examples": (lambda content: content["fitres.metrics"].update(examples=0), "it says it comes from 0 examples"),
+    "no facts": (lambda content: content["fitres.metrics"].clear(), "it does not say who it is from"),
+    "no vector": (lambda content: content["secaggplus_configs"].clear(), "masked_params"),
+    "too few": (shortened, "argument 2 is shorter"),
+    "no arrays": (packed, "its weight cannot be read"),
+}
+
+
+@pytest.mark.parametrize(("change", "reason"), BAD.values(), ids=BAD)
+def test_a_bad_masked_reply_is_as_if_its_client_had_left(change: Any, reason: str, tmp_path: Path) -> None:
+    state = federate(Loopback(EQUAL, masked(change)), EQUAL, tmp_path / "run", secure=True)
+    assert_same(state, simulate(EQUAL, {1: {1}}), tolerance=1e-5)
+    ((round, client, note),) = refused(tmp_path / "run")
+    assert (round, client) == (2, 1)
+    assert note.startswith("its reply is refused: ")
+    assert reason in note
+
+
+def test_a_client_without_keys_does_not_end_the_run(tmp_path: Path) -> None:
+    keys: list[int] = []
+
+    def forget(client: int, reply: Message) -> Message:
+        found = reply.content["secaggplus_configs"]
+        keys.extend([client] if client == 1 and "pk1" in found else [])
+        if keys and client == 1 and "pk1" in found and len(keys) == 1:
+            found.clear()
+        return reply
+
+    state = federate(Loopback(EQUAL, forget), EQUAL, tmp_path / "run", secure=True)
+    assert_same(state, simulate(EQUAL), tolerance=1e-5)
+    assert {note for _, _, note in refused(tmp_path / "run")} == {"secure aggregation broke off (KeyError: 'pk1')"}
+
+
 def test_the_server_sees_no_reply(tmp_path: Path) -> None:
     """What arrives are whole numbers spread over all of [0, 2^48), whatever the reply is."""
     seen: list[np.ndarray] = []
@@ -74,7 +151,16 @@ def test_a_reply_that_cannot_be_carried_is_not_sent(tmp_path: Path) -> None:
         federate(Loopback(experiment), experiment, tmp_path / "run", secure=True, attempts=1)
 
 
-def test_weights_must_be_equal() -> None:
-    flat: dict[str, Any] = to_run_config(EXPERIMENT, Federation(secure=True))
-    with pytest.raises(ff.UserError, match="--weights examples: must be uniform"):
-        from_run_config(flat)
+REFUSED = {
+    "weights": ({"weights": "examples"}, {}, "--weights examples: must be uniform with federation.secure"),
+    "cohort": ({"cohort": 1}, {}, "--cohort 1: must be at least 2 with federation.secure"),
+    "nodes": ({}, {"min_nodes": 1}, "federation.min_nodes 1: must be at least 2 with federation.secure"),
+}
+
+
+@pytest.mark.parametrize(("experiment", "federation", "said"), REFUSED.values(), ids=REFUSED)
+def test_what_could_not_be_secret_is_refused(experiment: Any, federation: Any, said: str) -> None:
+    options = Federation(**{"secure": True, "min_nodes": 2, **federation})
+    assert from_run_config(to_run_config(EQUAL, dataclasses.replace(options, min_nodes=2)))
+    with pytest.raises(ff.UserError, match=said):
+        from_run_config(to_run_config(dataclasses.replace(EQUAL, **experiment), options))

@@ -36,7 +36,7 @@ class Federation:
     max_ratio: Positive = 100.0
     """A reply whose length is more than this many times the model's is refused."""
     secure: bool = False
-    """Let the server see the mean of the replies only (Flower's SecAgg+); needs weights = "uniform"."""
+    """Let the server see the mean of the replies only (SecAgg+); needs weights = "uniform" and min_nodes > 1."""
 
 
 def to_run_config(experiment: Experiment, federation: Federation) -> dict[str, Value]:
@@ -79,9 +79,18 @@ def from_run_config(flat: Mapping[str, Value]) -> tuple[Experiment, Federation]:
     seed = values.pop("seed", 0)
     experiment = from_dict(values | {"seeds": [seed]}, "run config")
     experiment.check()
-    if own.secure and experiment.weights != "uniform":
-        raise UserError(f"--weights {experiment.weights}: must be uniform with federation.secure, which gives one mean")
+    if own.secure:
+        _check_secure(experiment, own)
     return experiment, own
+
+
+def _check_secure(experiment: Experiment, own: Federation) -> None:
+    """A mean of one reply is that reply, and there is one mean only."""
+    if experiment.weights != "uniform":
+        raise UserError(f"--weights {experiment.weights}: must be uniform with federation.secure, which gives one mean")
+    for name, value in (("--cohort", experiment.cohort), ("federation.min_nodes", own.min_nodes)):
+        if value < 2:
+            raise UserError(f"{name} {value}: must be at least 2 with federation.secure, which hides no one alone")
 
 
 def _federation(own: Mapping[str, Value]) -> Federation:

@@ -7,9 +7,11 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from flwr.app import Message, RecordDict
+from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 FIRST, LAST = 0.2, 1.0  # seconds between looks for replies, at first and in the end; Flower's own loop takes 3
+OF_THE_APP = (ErrorCode.LOAD_CLIENT_APP_EXCEPTION, ErrorCode.CLIENT_APP_RAISED_EXCEPTION)  # asking again is no use
 WATCH = 2.0  # seconds between two looks for nodes that restarted
 
 
@@ -26,6 +28,7 @@ class Errand:
     def __init__(self, grid: Grid, contents: Mapping[int, RecordDict], kind: str, group: str, timeout: float) -> None:
         self.grid, self.contents, self.kind, self.group, self.timeout = grid, contents, kind, group, timeout
         self.answers = Answers({}, {})
+        self.answered: set[int] = set()  # nodes whose app replied, be it with an error
         self._waiting: dict[str, int] = {}  # message → node
         self._since: dict[int, str] = {}  # node → when it was activated as it was sent its message
 
@@ -57,6 +60,8 @@ class Errand:
             node = self._waiting.get(reply.metadata.reply_to_message_id)
             if node is None:
                 continue
+            if not reply.has_error() or reply.error.code in OF_THE_APP:
+                self.answered.add(node)
             if reply.has_error():
                 self.answers.failures[node] = reply.error.reason or f"error {reply.error.code}"
             else:

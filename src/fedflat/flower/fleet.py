@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from flwr.app import MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from fedflat.flower.errand import Answers, Errand, online
+from fedflat.flower.journal import Journal
 from fedflat.flower.order import Facts
 
 HELLO = 120.0  # seconds a node has to say who it is
@@ -19,10 +20,10 @@ PAUSE = 1.0  # seconds between two looks for more nodes
 class Fleet:
     """Who is there. `counts[k]` is how many samples client k holds, 0 until it has said so."""
 
-    def __init__(self, grid: Grid, counts: list[int], timeout: float, say: Callable[[str], None]) -> None:
-        self.grid, self.counts, self.timeout, self.say = grid, counts, timeout, say
+    def __init__(self, grid: Grid, counts: list[int], timeout: float, journal: Journal) -> None:
+        self.grid, self.counts, self.timeout, self.journal = grid, counts, timeout, journal
         self.nodes: dict[int, int] = {}  # client → node
-        self._known: dict[int, str] = {}  # node → when it was last activated
+        self._known: dict[int, str] = {}  # node that has said who it is → when it was last activated
 
     def name(self, client: int) -> str:
         """A client and its node, for messages."""
@@ -33,22 +34,23 @@ class Fleet:
         end = time.monotonic() + self.timeout
         self.look(hello)
         if len(self.nodes) < enough:
-            self.say(f"{len(self.nodes)} of {enough} clients connected, waiting")
+            self.journal.say(f"{len(self.nodes)} of {enough} clients connected, waiting")
         while len(self.nodes) < enough and time.monotonic() < end:
             time.sleep(PAUSE)
             self.look(hello)
 
     def look(self, hello: RecordDict) -> None:
-        """Ask nodes that are new, or were started again, which client they are; forget those that left."""
+        """Ask nodes that are new, were started again or have not answered, which client they are; forget who left."""
         now = online(self.grid)
         self.nodes = {client: node for client, node in self.nodes.items() if node in now}
         new = [node for node, since in now.items() if self._known.get(node) != since]
-        self._known = now
-        found = Errand(self.grid, dict.fromkeys(new, hello), MessageType.QUERY, "hello", min(HELLO, self.timeout)).run()
+        errand = Errand(self.grid, dict.fromkeys(new, hello), MessageType.QUERY, "hello", min(HELLO, self.timeout))
+        found = errand.run()
+        self._known = {node: since for node, since in now.items() if node not in new or node in errand.answered}
         for node, content in found.replies.items():
             self._admit(node, content)
         for node, reason in found.failures.items():
-            self.say(f"node {node}: takes no part: {reason}")
+            self.journal.say(f"node {node}: takes no part: {reason}")
 
     def _admit(self, node: int, content: RecordDict) -> None:
         """Take a node's word for which client it is; the newest node of a client counts."""
@@ -56,12 +58,12 @@ class Fleet:
             facts = Facts.read(content["facts"])
             self.counts[facts.client] = facts.examples
         except (KeyError, ValueError, IndexError) as error:
-            self.say(f"node {node}: takes no part: {error}")
+            self.journal.say(f"node {node}: takes no part: {error}")
             return
         if self.nodes.get(facts.client, node) != node:
-            self.say(f"client {facts.client}: node {node} takes the place of node {self.nodes[facts.client]}")
+            self.journal.replace(facts.client, self.nodes[facts.client], node)
         self.nodes[facts.client] = node
-        self.say(f"{self.name(facts.client)}: connected, {facts.examples} examples")
+        self.journal.say(f"{self.name(facts.client)}: connected, {facts.examples} examples")
 
     def send(self, contents: Mapping[int, RecordDict], group: str) -> Answers:
         """Let these clients train; the answers are by client."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from pathlib import Path
+from typing import Any
 
 from fedflat.engine.contract import Job
 from fedflat.engine.folder import read_rows, write_atomically
@@ -23,14 +24,23 @@ class Journal:
         """A line for those who watch."""
         self.log.info("%s", text)
 
+    def replace(self, client: int, old: int, new: int) -> None:
+        """Two nodes claim to be one client: a node that moved, a mistake, or a theft."""
+        note = f"node {new} takes the place of node {old}, which is still connected"
+        self._append({"client": client, "note": note})
+        self.log.warning("client %s: %s", client, note)
+
     def write(self, job: Job, client: int, name: str, accepted: bool, note: str) -> None:
         """What became of one client's part in an exchange."""
         row = {"round": job.round + 1, "exchange": job.exchange, "client": client, "accepted": accepted, "note": note}
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
+        self._append(row)
         if note:
             self.log.warning("round %s, %s: %s", job.round + 1, name, note)
 
     def cohorts(self) -> list[list[int]]:
         """Who was asked, round by round; a round that was played again counts again."""
-        return [[row["client"]] for row in read_rows(self.path) if row["exchange"] == 0]
+        return [[row["client"]] for row in read_rows(self.path) if row.get("exchange") == 0]
+
+    def _append(self, row: dict[str, Any]) -> None:
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")

@@ -53,10 +53,10 @@ class Facts:
     @classmethod
     def read(cls, given: Any) -> Facts:
         """The inverse; raises ValueError for what is no such record."""
-        try:
-            facts = cls(**{field.name: int(given[field.name]) for field in fields(cls)})
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"it does not say who it is from ({type(error).__name__}: {error})") from None
+        said = {field.name: given.get(field.name) for field in fields(cls)}
+        if wrong := [f"{name} = {value!r:.40}" for name, value in said.items() if type(value) is not int or value < 0]:
+            raise ValueError(f"it does not say who it is from ({', '.join(wrong)})")
+        facts = cls(**said)
         if facts.examples < 1:
             raise ValueError(f"it says it comes from {facts.examples} examples")
         return facts

@@ -52,11 +52,14 @@ class Remote:
         return [self._train(job) for job in jobs]
 
     def _train(self, job: Job) -> Trained:
-        """Ask until enough replies are good; those that are stay so."""
+        """Ask until enough replies are good; those that are stay so, but a secret mean is asked of all anew."""
         good: dict[int, Good] = {}
         for _ in range(self.federation.attempts):
-            clients = [client for client in self._choose(job) if client not in good]
-            good |= self._ask_for_the_mean(job, clients) if self.federation.secure else self._ask(job, clients)
+            clients = self._choose(job)
+            if self.federation.secure:
+                good = self._ask_for_the_mean(job, clients)
+            else:
+                good |= self._ask(job, [client for client in clients if client not in good])
             if len(good) >= self.federation.min_replies:
                 return self._average(job, good)
         raise UserError(
@@ -92,11 +95,13 @@ class Remote:
         """The same where replies are masked: the mean stands for each of them."""
         client_at = {self.fleet.nodes[client]: client for client in clients}
         orders = {self.fleet.nodes[client]: order for client, order in self._orders(job, clients).items()}
-        found = summed(self.fleet.grid, record(job.message), orders, job.round + 1, self.federation.round_timeout)
+        shapes = {name: tuple(tensor.shape) for name, tensor in pack(self.like).items()}
+        sent, timeout = record(job.message), self.federation.round_timeout
+        found = summed(self.fleet.grid, sent, orders, shapes, job.round + 1, timeout)
         named = zip(pack(self.like).items(), found.mean, strict=False)
         mean = {name: torch.from_numpy(values).to(like).view_as(like) for (name, like), values in named}
         good = {client_at[node]: Good(unpack(self.like, mean), facts) for node, facts in found.facts.items()}
-        self._report(job, good, dict.fromkeys({*clients} - good.keys(), "it did not finish secure aggregation"))
+        self._report(job, good, {client_at[node]: reason for node, reason in found.failures.items()})
         return good
 
     def _orders(self, job: Job, clients: Sequence[int]) -> dict[int, Order]:

@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.common import FitIns, Parameters, parameters_to_ndarrays
+from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Stage
+from flwr.common.secure_aggregation.secaggplus_constants import Key as Protocol
 from flwr.server import LegacyContext
 from flwr.server.workflow import SecAggPlusWorkflow
 from flwr.server.workflow.constant import MAIN_CONFIGS_RECORD, MAIN_PARAMS_RECORD, Key
@@ -23,6 +25,7 @@ from flwr.serverapp import Grid
 
 from fedflat.flower.errand import pauses
 from fedflat.flower.order import Facts, Order
+from fedflat.flower.wire import decoded
 
 RANGE = 128.0
 LEVELS, MODULUS = 2**30, 2**48  # Flower rounds to 32 bits and adds up in 64
@@ -30,28 +33,35 @@ SHARE = 0.51  # of the clients must stay to the end
 
 
 class Brisk:
-    """The one function of a grid that SecAgg+ uses, without its pauses of 3 s."""
+    """The one function of a grid that SecAgg+ uses, without its pauses of 3 s and without bad masked replies."""
 
-    def __init__(self, grid: Grid) -> None:
-        self.grid = grid
+    def __init__(self, grid: Grid, result: Summed) -> None:
+        self.grid, self.result = grid, result
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float) -> list[Message]:
         """The replies that come in time, errors among them."""
-        waiting, end, pause = set(self.grid.push_messages(messages)), time.monotonic() + timeout, pauses()
+        sent = list(messages)
+        waiting, end, pause = set(self.grid.push_messages(sent)), time.monotonic() + timeout, pauses()
         replies = list(self.grid.pull_messages(list(waiting)))
         while (waiting := waiting - {r.metadata.reply_to_message_id for r in replies}) and time.monotonic() < end:
             time.sleep(next(pause))
             replies += self.grid.pull_messages(list(waiting))
-        return replies
+        masked = sent[0].content[RECORD_KEY_CONFIGS][Protocol.STAGE] == Stage.COLLECT_MASKED_VECTORS
+        return [reply for reply in replies if not masked or reply.has_error() or self.result.takes(reply)]
 
 
 class Summed:
-    """What SecAgg+ asks of a strategy: whom to send what, and a place for the mean."""
+    """What SecAgg+ asks of a strategy: whom to send what, and a place for the mean.
 
-    def __init__(self, sent: ArrayRecord, orders: Mapping[int, Order]) -> None:
+    `shapes` are those of a reply's arrays. Nodes in `failures` have no part in the mean.
+    """
+
+    def __init__(self, sent: ArrayRecord, orders: Mapping[int, Order], shapes: Mapping[str, tuple[int, ...]]) -> None:
         self.sent, self.orders = sent, orders
+        self.shapes = {"its weight": (1,)} | {name: shape or (1,) for name, shape in shapes.items()}
         self.mean: list[np.ndarray] = []
         self.facts: dict[int, Facts] = {}
+        self.failures: dict[int, str] = dict.fromkeys(orders, "it did not finish secure aggregation")
 
     def configure_fit(self, *_: Any) -> list[tuple[Any, FitIns]]:
         """The method's message and each node's order."""
@@ -59,16 +69,36 @@ class Summed:
         orders = {node: {"order": json.dumps(asdict(order))} for node, order in self.orders.items()}
         return [(SimpleNamespace(node_id=node), FitIns(parameters, order)) for node, order in orders.items()]
 
+    def takes(self, reply: Message) -> bool:
+        """Whether a masked reply is as it should be; the masks of one that is not are taken off as if it had left."""
+        try:
+            Facts.read(reply.content["fitres.metrics"])
+            masked: Any = reply.content[RECORD_KEY_CONFIGS][Protocol.MASKED_PARAMETERS]
+            for (name, shape), data in zip(self.shapes.items(), masked, strict=True):
+                decoded(name, data, "int64", shape)
+        except (KeyError, TypeError, ValueError) as error:
+            self.failures[reply.metadata.src_node_id] = f"its reply is refused: {error}"
+            return False
+        return True
+
     def aggregate_fit(self, round: int, results: list[Any], failures: Any) -> tuple[None, dict[str, Any]]:
         """Every result holds the mean; each node's facts are its own."""
         self.mean = parameters_to_ndarrays(results[0][1].parameters)
         self.facts = {node.node_id: Facts.read(result.metrics) for node, result in results}
+        self.failures = {node: reason for node, reason in self.failures.items() if node not in self.facts}
         return None, {}
 
 
-def summed(grid: Grid, sent: ArrayRecord, orders: Mapping[int, Order], round: int, timeout: float) -> Summed:
+def summed(
+    grid: Grid,
+    sent: ArrayRecord,
+    orders: Mapping[int, Order],
+    shapes: Mapping[str, tuple[int, ...]],
+    round: int,
+    timeout: float,
+) -> Summed:
     """Run the protocol; without a mean where too few nodes came to its end."""
-    result = Summed(sent, orders)
+    result = Summed(sent, orders, shapes)
     state = RecordDict({MAIN_CONFIGS_RECORD: ConfigRecord({Key.CURRENT_ROUND: round})})
     state[MAIN_PARAMS_RECORD] = ArrayRecord()
     context = LegacyContext(Context(0, 0, {}, state, {}), strategy=result)
@@ -81,7 +111,10 @@ def summed(grid: Grid, sent: ArrayRecord, orders: Mapping[int, Order], round: in
         modulus_range=MODULUS,
         timeout=timeout,
     )
-    protocol(Brisk(grid), context)
+    try:
+        protocol(Brisk(grid, result), context)
+    except Exception as error:  # Flower takes keys and shares as they come; no client may end the run with a bad one
+        result.failures = dict.fromkeys(orders, f"secure aggregation broke off ({type(error).__name__}: {error})")
     return result
 
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 import dataclasses
 import secrets
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from flwr.serverapp import Grid
+from torch import Tensor
 
 from fedflat.engine.folder import RunFolder
 from fedflat.engine.rounds import Trial
-from fedflat.engine.state import ClientStore
+from fedflat.engine.state import ClientStore, pack
 from fedflat.experiments.assemble import Assembly, assemble, dataset_of
 from fedflat.experiments.config import dump
 from fedflat.experiments.experiment import Experiment
@@ -38,20 +40,46 @@ def serve(experiment: Experiment, federation: Federation, grid: Grid) -> Result:
     folder = RunFolder(path, dump(experiment), resume=True)
     try:
         journal = Journal(path / "clients.jsonl", _name(path, experiment))
-        fleet = Fleet(grid, assembly.feed.counts, federation.round_timeout, journal.say)
+        fleet = Fleet(grid, assembly.feed.counts, federation.round_timeout, journal)
         engine = Remote(experiment, federation, assembly, fleet, journal)
-        training = Training(experiment, assembly, folder, engine, [_trial(experiment, assembly)])
-        journal.say(f"training from round {training.round + 1} of {experiment.rounds}, in {path.resolve()}")
-        result = training.finish(lambda round, rows: journal.say(_line(round, rows)))
-        privacy = spent(experiment.method, journal.cohorts(), len(assembly.parts), sampled=False)
-        result = dataclasses.replace(result, privacy=privacy)
-        folder.finish(result.to_json())
-        journal.say(f"finished: accuracy {result.accuracy:.2%} after {result.rounds} rounds")
-        if privacy:
-            journal.say(describe(privacy))
-        return result
+        training = Training(experiment, assembly, folder, engine, [Sealed(experiment, assembly)])
+        return _train(training, journal, path)
     finally:
         folder.close()
+
+
+def _train(training: Training, journal: Journal, path: Path) -> Result:
+    """The remaining rounds, and what they have cost."""
+    experiment, clients = training.experiment, len(training.assembly.parts)
+    journal.say(f"training from round {training.round + 1} of {experiment.rounds}, in {path.resolve()}")
+    training.play(lambda round, rows: journal.say(_line(round, rows)))
+    result = training.conclude(spent(experiment.method, journal.cohorts(), clients, sampled=False))
+    journal.say(f"finished: accuracy {result.accuracy:.2%} after {result.rounds} rounds")
+    if result.privacy:
+        journal.say(describe(result.privacy))
+    return result
+
+
+class Sealed(Trial):
+    """A federation's trial: what was seen of clients instead of their states, and noise that no one can take off.
+
+    The key of the noise is in memory only. Every start of the server draws another: a round that is played again with
+    other clients and the noise of before would tell their difference.
+    """
+
+    def __init__(self, experiment: Experiment, assembly: Assembly) -> None:
+        super().__init__(experiment.seeds[0], experiment.method, assembly.starts[0])
+        self.clients = ClientStore(Seen(torch.tensor(-1)))
+        self.server = seal(self.server, secrets.randbits(96))
+
+    def pack(self) -> dict[str, Tensor]:
+        """The trial as named tensors, zeros for the key."""
+        return super().pack() | {f"server.{name}": tensor for name, tensor in pack(seal(self.server, 0)).items()}
+
+    def unpack(self, named: Mapping[str, Tensor]) -> None:
+        """Restore what `pack` gave, under another key."""
+        super().unpack(named)
+        self.server = seal(self.server, secrets.randbits(96))
 
 
 def reception(experiment: Experiment) -> Assembly:
@@ -60,14 +88,6 @@ def reception(experiment: Experiment) -> Assembly:
     natural = dataset.owner is not None and experiment.partition in ("auto", "natural")
     population = int(dataset.owner.max()) + 1 if natural and dataset.owner is not None else experiment.clients
     return assemble(experiment, dataset, [np.empty(0, np.int64)] * population)
-
-
-def _trial(experiment: Experiment, assembly: Assembly) -> Trial:
-    """Before the first round: nothing seen of any client, and noise, where there is any, that no one can take off."""
-    trial = assembly.trials(experiment)[0]
-    trial.clients = ClientStore(Seen(torch.tensor(-1)))
-    trial.server = seal(trial.server, secrets.randbits(96))
-    return trial
 
 
 def _name(path: Path, experiment: Experiment) -> str:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import io
+import math
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord
+from numpy.lib import format as npy
 from torch import Tensor
 
 from fedflat.engine.state import pack, unpack
 
 ALLOWED = (torch.float32, torch.int64)
+HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
 
 class Malformed(ValueError):
@@ -50,11 +54,25 @@ def state(given: ArrayRecord, like: Any) -> Any:
 
 def _tensor(name: str, array: Array, like: Tensor) -> Tensor:
     """One array, which must look like `like`."""
+    wanted = str(like.dtype).removeprefix("torch.")
+    return torch.from_numpy(decoded(name, array.data, wanted, tuple(like.shape))).to(like.device)
+
+
+def decoded(name: str, data: bytes, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
+    """The array in the bytes of an .npy file; raises Malformed for any others.
+
+    They come from another machine: nothing is allocated before their header is known to say `dtype` and `shape`.
+    """
+    file = io.BytesIO(data)
     try:
-        values = array.numpy()
-    except (ValueError, TypeError, OSError, EOFError) as error:
-        raise Malformed(f"{name} cannot be read ({error})") from None
-    found, wanted = (values.dtype.name, values.shape), (str(like.dtype).removeprefix("torch."), tuple(like.shape))
-    if found != wanted:
-        raise Malformed(f"{name} is {found[0]} {list(found[1])} instead of {wanted[0]} {list(wanted[1])}")
-    return torch.from_numpy(np.array(values)).to(like.device)
+        version = npy.read_magic(file)
+        found, columns_first, type_found = HEADERS[version](file)
+    except Exception as error:  # numpy raises a dozen kinds, and all of them are the sender's fault
+        raise Malformed(f"{name} cannot be read ({type(error).__name__}: {error})") from None
+    if (type_found.name, found) != (dtype, shape):
+        raise Malformed(f"{name} is {type_found.name} {list(found)} instead of {dtype} {list(shape)}")
+    values = data[file.tell() :]
+    if len(values) != math.prod(shape) * type_found.itemsize:
+        raise Malformed(f"{name} cannot be read ({len(values)} bytes of values)")
+    ordered = np.frombuffer(values, type_found).reshape(shape, order="F" if columns_first else "C")
+    return ordered.astype(dtype)

@@ -1,0 +1,85 @@
+"""A federation's noise and its accounting."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Message
+from loopback import EXPERIMENT, Loopback, federate
+from test_flower_replies import refused, values
+
+import fedflat as ff
+from fedflat.engine.folder import RunFolder, save_tensors
+from fedflat.engine.rounds import cohort
+from fedflat.privacy import spent
+
+HALF = dataclasses.replace(EXPERIMENT, method=ff.Private(noise=4.0), clients=4, cohort=2, rounds=5)
+ASKED = [cohort(0, r, 4, 2) for r in range(HALF.rounds)]
+
+
+@pytest.fixture
+def saved(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, torch.Tensor]]:
+    """Every checkpoint that is written, or would have been."""
+    found: list[dict[str, torch.Tensor]] = []
+    save = RunFolder.save
+
+    def keep(self: RunFolder, tensors: Any) -> None:
+        found.append({name: tensor.clone() for name, tensor in tensors.items()})
+        save(self, tensors)
+
+    monkeypatch.setattr(RunFolder, "save", keep)
+    return found
+
+
+def test_noise_is_the_servers_secret(tmp_path: Path, saved: list[dict[str, torch.Tensor]]) -> None:
+    """Each federation has its own, and no checkpoint holds the key, not even that of a run that was given up."""
+    experiment = dataclasses.replace(EXPERIMENT, method=ff.Private(), rounds=1)
+    states = [federate(Loopback(experiment), experiment, tmp_path / name) for name in ("one", "two")]
+    assert not torch.isclose(*(state["trial.0.server.inner.params"] for state in states)).any()
+    assert len(saved) == 4
+    assert not any(tensors["trial.0.server.key"].any() for tensors in saved)
+
+
+@pytest.mark.parametrize("inner", [ff.FedAvg(), ff.NaiveFedGloSS()], ids=["one exchange", "two"])
+def test_a_round_that_is_played_again_has_other_noise(
+    inner: ff.Method, tmp_path: Path, saved: list[dict[str, torch.Tensor]]
+) -> None:
+    """With the same noise and another cohort, the two models would differ by nothing but what clients replied."""
+    experiment = dataclasses.replace(EXPERIMENT, method=ff.Private(inner=inner), rounds=2)
+    grid, out = Loopback(experiment), tmp_path / "run"
+    federate(grid, experiment, out)
+    save_tensors(out / "checkpoint" / "state.safetensors", saved[0])
+    (out / "result.json").unlink()
+    federate(grid, experiment, out)
+    assert [int(tensors["counters"][0]) for tensors in saved] == [1, 2, 2, 2, 2]
+    first, second = (saved[n]["trial.0.server.inner.params"] for n in (1, 3))
+    assert not torch.isclose(first, second).any()
+
+
+def test_what_is_written_counts_how_often_a_client_was_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not what a simulation spends, which may count on secret cohorts, and also where a reply was refused."""
+    ((busiest, often), (_, less), *_) = Counter(client for who in ASKED for client in who).most_common()
+    assert often > less
+    round, written, finish = next(r for r, who in enumerate(ASKED) if busiest in who), [], RunFolder.finish
+
+    def wrong(client: int, reply: Message) -> Message:
+        bad = client == busiest and reply.metadata.group_id == str(round + 1)
+        return values(lambda v: v * np.float32(np.nan))(reply) if bad else reply
+
+    def keep(self: RunFolder, result: Any) -> None:
+        written.append(result["privacy"])
+        finish(self, result)
+
+    monkeypatch.setattr(RunFolder, "finish", keep)
+    federate(Loopback(HALF, wrong), HALF, tmp_path / "run")
+    assert [(r, client) for r, client, _ in refused(tmp_path / "run")] == [(round + 1, busiest)]
+    assert written == [spent(HALF.method, ASKED, 4, sampled=False)]
+    accepted = [[client for client in who if (r, client) != (round, busiest)] for r, who in enumerate(ASKED)]
+    others = [spent(HALF.method, ASKED, 4, sampled=True), spent(HALF.method, accepted, 4, sampled=False)]
+    assert all(other and other["epsilon"] < written[0]["epsilon"] for other in others)
