@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
@@ -12,20 +13,31 @@ from fedflat.errors import UserError, near_miss
 
 
 class Range(NamedTuple):
-    """The closed interval [low, high], without its lower end where `open` is set."""
+    """The closed interval [low, high], without its lower end where `open` is set, without ∞ where `finite` is."""
 
     low: float = -math.inf
     high: float = math.inf
     open: bool = False
+    finite: bool = True
 
     def __contains__(self, value: object) -> bool:
         number: float = value  # type: ignore[assignment]
-        return (self.low < number if self.open else self.low <= number) and number <= self.high
+        above = self.low < number if self.open else self.low <= number
+        return above and number <= self.high and (not self.finite or _finite(number))
 
     def __str__(self) -> str:
         if self.high < math.inf:
             return f"must be between {self.low:.10g}{' (not included)' if self.open else ''} and {self.high:.10g}"
-        return f"must be {'more than' if self.open else 'at least'} {self.low:.10g}"
+        above = f"must be {'more than' if self.open else 'at least'} {self.low:.10g}"
+        return f"{above} and finite" if self.finite else above
+
+
+def _finite(number: float) -> bool:
+    """Whether a float can hold the number, which YAML may have read as a long int."""
+    try:
+        return math.isfinite(number)
+    except OverflowError:
+        return False
 
 
 Positive = Annotated[float, Range(0, open=True)]
@@ -49,6 +61,17 @@ def check(options: Any) -> None:
             check(value)
         elif problem := _problem(hints[field.name], value):
             raise UserError(f"{' '.join([flag(field.name), *show(value)])}: {problem}")
+
+
+def check_picture(out: Path) -> None:
+    """Refuse an --out that is no .png file or cannot be written, before the picture is drawn."""
+    if out.suffix.lower() != ".png" or out.is_dir() or not out.parent.is_dir():
+        raise UserError(f"--out {out}: must be a .png file in a folder that exists")
+    try:
+        with tempfile.TemporaryFile(dir=out.parent):
+            pass
+    except OSError as error:
+        raise UserError(f"--out {out}: cannot be written ({error.strerror or error})") from None
 
 
 def show(value: Any) -> list[str]:

@@ -19,11 +19,11 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 
-from fedflat.errors import UserError
 from fedflat.local import SGD, advance, start
 from fedflat.method import Message, Method
 from fedflat.methods.fedprox import FedProx
 from fedflat.methods.fedsol import FedSOL
+from fedflat.options import check_picture
 from fedflat.task import Batch, Task
 from fedflat.vectors import norm, unit
 
@@ -89,8 +89,7 @@ def off_line(w: Tensor, task: Bowl) -> float:
 
 def toy_command(out: Path) -> None:
     """Print where both methods come to rest and draw their paths to the PNG file `out`."""
-    if out.suffix.lower() != ".png" or not out.parent.is_dir():
-        raise UserError(f"--out {out}: must be a .png file in a folder that exists")
+    check_picture(out)
     task = Bowl()
     runs = [("FedProx", "μ", s, fedprox_rest(task, s), path(fedprox(s), task)) for s in STRENGTHS]
     runs += [("FedSOL", "ρ", s, fedsol_rest(task, s), path(fedsol(s), task)) for s in STRENGTHS]

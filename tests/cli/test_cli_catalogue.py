@@ -62,6 +62,12 @@ def test_methods_as_table(capsys) -> None:
     assert "rho=2" in table
 
 
+def test_cite_what_is_wrapped(capsys) -> None:
+    both = printed("cite fedavgm fedsol", capsys)
+    assert both.count("@") == 2
+    assert printed("cite fedavgm+fedsol", capsys) == printed("cite fedavgm:beta=0.5+fedsol:rho=2", capsys) == both
+
+
 def test_cite(capsys) -> None:
     text = printed("cite fedsol fedgloss fedsol", capsys)
     assert text.count("@inproceedings{") == 2

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from fedflat.cli import main
+from fedflat.commands.parse import method_spec
+from fedflat.errors import UserError
 
 FLAGS = [
     ("run", "method first", "fedsol"),
@@ -29,10 +31,14 @@ FLAGS = [
     ("run fedavg --lr fast", "--lr fast", "a number"),
     ("run fedavg --lr 0", "--lr 0", "more than 0"),
     ("run fedavg --lr-decay 1.5", "--lr-decay 1.5", "between 0 (not included) and 1"),
-    ("run fedavg --momentum 2", "--momentum 2", "between 0 and 1"),
+    ("run fedavg --momentum 2", "--momentum 2", "between 0 and 0.9999"),
     ("run fedavg --batch-size -8", "--batch-size -8", "between 1 and"),
     ("run fedavg --local-epochs 99999", "--local-epochs 99999", "between 1 and 10000"),
     ("run fedavg --alpha inf", "--alpha inf", "finite"),
+    ("run fedavg --lr inf", "--lr inf", "finite"),
+    ("run fedavg --lr 1e400", "--lr inf", "finite"),
+    ("run fedsol --rho inf", "--rho inf", "finite"),
+    ("run fedsol:rho=inf", "--rho inf", "finite"),
     ("run fedavg --seeds 1 1", "--seeds 1 1", "once"),
     ("run fedavg --seeds -1", "--seeds -1", "between 0 and"),
     ("run fedavg --seeds 99999999999999999999", "--seeds 99999999999999999999", "between 0 and 4294967295"),
@@ -53,13 +59,22 @@ FLAGS = [
     ("run fedsol:foo=1", "foo", "rho"),
     ("run fedsol:rh=1", "rh", "did you mean rho?"),
     ("run fedavg+fedsol", "fedavg+fedsol", "around"),
+    ("run fedavgm+fedsol --rho 3", "--rho: flags set the outermost method, fedavgm; write fedavgm+fedsol:rho=3"),
+    ("run fedavgm+fedsol --rho=3", "write fedavgm+fedsol:rho=3"),
+    ("run fedswa+fedavgm+fedsol:lam=fixed --rounds 2 --rho", "write fedswa+fedavgm+fedsol:lam=fixed,rho=..."),
+    ("run fedswa+fedavgm:beta=0.5+fedsol --server-lr 2", "write fedswa+fedavgm:beta=0.5,server-lr=2+fedsol"),
+    ("run fedavgm+fedsol --rh 3", "--rh: unknown option;"),
     ("run fedsol --rho -2", "--rho -2", "at least 0"),
     ("run fedsol --lam tensr", "--lam tensr", "did you mean tensor?"),
     ("compare", "fedflat compare fedavg"),
     ("compare fedavg fedavg", "fedavg fedavg", "once"),
+    ("compare fedavg fedsol:rho=1,rho=2", "fedsol:rho=1,rho=2", "rho may be given once"),
+    ("compare fedavg fedavgm:server-lr=1,server_lr=2", "server_lr may be given once"),
+    ("compare fedavg fedavgm+", "method fedavgm+", "after the +"),
     ("compare fedavg --target 1.5", "--target 1.5", "between 0 and 1"),
     ("compare fedavg fedgloss --cohort 50", "--cohort 50", "20"),
     ("cite fedsool", "fedsool", "did you mean fedsol?"),
+    ("cite fedavgm+fedsool", "fedsool", "did you mean fedsol?"),
     ("methods --jsn", "--jsn", "did you mean --json?"),
     ("report", "run folder"),
     ("report nowhere", "nowhere"),
@@ -67,6 +82,8 @@ FLAGS = [
     ("personalise nowhere", "nowhere"),
     ("personalise nowhere --epochs -1", "--epochs -1", "between 0 and"),
     ("toy --out toy.txt", "--out toy.txt", ".png"),
+    ("toy --out /proc/a.png", "--out /proc/a.png", "cannot be written"),
+    ("data show digits --out /proc/a.png", "--out /proc/a.png", "cannot be written"),
     ("data shwo", "shwo", "did you mean show?"),
     ("data show --alpha -1", "--alpha -1", "at least 0"),
     ("data prepare", "name one data set"),
@@ -87,6 +104,8 @@ FILES = [
     ("rounds: [3]", "--rounds 3", "a whole number"),
     ("seeds: 3", "--seeds 3", "a list"),
     ("alpha: .nan", "--alpha nan", "a number"),
+    ("lr: .inf", "--lr inf", "finite"),
+    ("lr: " + "9" * 400, "--lr 999", "finite"),
     ("rounds: " + "9" * 5000, "not valid YAML"),
     ("rounds: {a: [", "not valid YAML"),
     ("- rounds", "mapping"),
@@ -115,6 +134,25 @@ def test_yaml_that_is_no_text(tmp_path: Path, capsys) -> None:
     file = tmp_path / "binary.yaml"
     file.write_bytes(b"\xff\xfe\x00rounds")
     _refused(main(["run", f"--config={file}"]), capsys.readouterr(), (str(file), "not valid YAML"))
+
+
+def test_files_that_are_no_data(tmp_path: Path, capsys) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text("lr: 0.1")
+    code = main(["run", "fedavg", "--dataset", f"npz:{file}", "--out", str(tmp_path / "run")])
+    output = capsys.readouterr()
+    _refused(code, output, (f"--dataset npz:{file}", "not an npz file"))
+    assert "pickle" not in output.err
+    words = ["data", "prepare", "cifar10", "--from", str(tmp_path), "--cache", str(tmp_path / "cache")]
+    _refused(main(words), capsys.readouterr(), (f"--from {tmp_path}: no file data_batch_1",))
+
+
+def test_what_may_be_infinite() -> None:
+    """FedGF that never counts a round as diverged, and replies of any length."""
+    for spec in ("fedgf:threshold=inf", "dpfedavg:clip=inf,noise=0"):
+        method_spec(spec)
+    with pytest.raises(UserError, match="more than 0"):
+        method_spec("dpfedavg:clip=0")
 
 
 def test_folders_that_cannot_be_used(tmp_path: Path, capsys) -> None:

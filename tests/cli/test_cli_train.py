@@ -123,6 +123,39 @@ def test_resumed_comparison_keeps_finished_methods(tmp_path: Path, monkeypatch: 
     assert metrics(out / "fedgloss") == metrics(tmp_path / "whole")
 
 
+def test_lines_where_there_is_no_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    monkeypatch.setattr("fedflat.pulse.SECONDS", 0.0)
+    out = tmp_path / "both"
+    assert main(["compare", "fedavg", "fedsol", *SMALL, "--eval-every", "2", "--out", str(out)]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition(",")[0] for line in lines] == [
+        f"{name}: round {round} of 4" for name in ("fedavg", "fedsol") for round in (1, 2, 3, 4)
+    ]
+    last = metrics(out / "fedsol")[-1]["accuracy"]
+    assert lines[-1] == f"fedsol: round 4 of 4, accuracy {last:.1%}"
+    assert main(["personalise", str(out / "fedavg"), "--epochs", "0", "--no-alone"]) == 0
+    assert capsys.readouterr().err.splitlines()[-1].startswith("personalising: 8 of 8, client 3 of seed 0")
+    assert main(["analyse", str(out / "fedavg"), "--what", "lpf", "path", "--draws", "4", "--grid", "2"]) == 0
+    assert capsys.readouterr().err.splitlines() == ["fedavg: measuring lpf", "fedavg: measuring path"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [("--what local --clients 99", "--clients 99: "), ("--what barrier", "there is only one")],
+)
+def test_an_analysis_that_measures_nothing(words: str, said: str, tmp_path: Path, capsys) -> None:
+    out = tmp_path / "run"
+    assert main(["run", "fedavg", *SMALL, "--out", str(out)]) == 0
+    capsys.readouterr()
+    assert main(["analyse", str(out), *words.split()]) == 2
+    printed = capsys.readouterr()
+    assert printed.err.startswith("fedflat: analyse: nothing was measured; ")
+    assert printed.err.count("\n") == 1
+    assert said in printed.err
+    assert not printed.out
+    assert not (out / "analysis").exists()
+
+
 def test_progress_bar_on_a_terminal(tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
     words = [sys.executable, "-m", "fedflat", "run", "fedavg", *SMALL, "--out", str(tmp_path / "run")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
 import shutil
 from pathlib import Path
 
@@ -290,8 +291,10 @@ def test_mistakes_are_one_line(case, trained, monkeypatch, capsys):
 
 
 def test_clients_beyond_the_last_are_refused(runs):
-    found = analyse(runs[:1], quick("local", clients=(6,)))
-    assert found.problems == [f"avg: local: --clients 6: run {runs[0]} has clients 0 to 5"]
+    said = f"avg: local: --clients 6: run {runs[0]} has clients 0 to 5"
+    with pytest.raises(UserError, match=re.escape(f"nothing was measured; {said}")):
+        analyse(runs[:1], quick("local", clients=(6,)))
+    assert analyse(runs[:1], quick("local", "lpf", clients=(6,))).problems == [said]
 
 
 def test_settings_from_python_are_checked(runs):

@@ -80,5 +80,6 @@ def cite_command(words: list[str]) -> None:
     if not words or words[0] in ("-h", "--help"):
         print("usage: fedflat cite METHOD [METHOD ...]\n\nPrint the BibTeX entries of methods.")
         return
-    entries = dict.fromkeys(find_method(name).citation for name in words)
+    names = [part.partition(":")[0] for word in words for part in word.split("+")]
+    entries = dict.fromkeys(find_method(name).citation for name in names)
     print("\n\n".join(entries))

@@ -13,7 +13,7 @@ from fedflat.data.prepare import prepare
 from fedflat.data.prepared import cache_folder
 from fedflat.data.show import picture, table
 from fedflat.data.sources import Row, available, load
-from fedflat.errors import UserError
+from fedflat.options import check_picture
 
 
 def prepare_command(name: str, source: Path | None = None, cache: Path | None = None) -> None:
@@ -54,8 +54,7 @@ def show_command(
     cache: Path | None = None,
 ) -> None:
     """Draw how a partition spreads the classes over the clients, and print each client's size and classes."""
-    if out.suffix != ".png" or not out.parent.is_dir():
-        raise UserError(f"--out {out}: must be a .png file in a folder that exists")
+    check_picture(out)
     data = load(dataset, cache)
     owner = None if data.owner is None else data.owner.numpy()
     labels = data.y.numpy()

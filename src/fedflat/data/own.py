@@ -6,6 +6,7 @@ import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path
+from zipfile import is_zipfile
 
 import numpy as np
 import torch
@@ -71,6 +72,8 @@ def _current(path: Path, stamp: str) -> bool:
 
 def _npz(name: str, path: Path) -> Dataset:
     """Arrays x, y, x_test, y_test and optionally client; uint8 images are normalised by their own mean and std."""
+    if not is_zipfile(path):
+        raise UserError(f"--dataset {name}: {path} is not an npz file, which numpy.savez writes")
     with reading(path, "an npz file"), np.load(path, allow_pickle=False) as arrays:
         if missing := [key for key in ("x", "y", "x_test", "y_test") if key not in arrays]:
             raise UserError(f"{path}: no array {missing[0]}; needed are x, y, x_test, y_test (and client if you like)")

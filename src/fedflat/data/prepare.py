@@ -25,10 +25,10 @@ def prepare(name: str, source: Path | None = None, cache: Path | None = None, pr
     if is_own(name):
         return prepare_own(name, cache, progress)
     spec = spec_of(name)
-    source = _existing(source) if source else _download(name, spec, cache_folder(cache), progress)
+    place = _existing(source) if source else _download(name, spec, cache_folder(cache), progress)
     path = prepared_path(name, cache)
-    with _unpacked(source, spec, path.parent) as root:
-        found = _read(root, spec)
+    with _unpacked(place, spec, path.parent) as root:
+        found = _read(root, spec, f"--from {place}" if source else str(place))
         about = facts(name, spec.classes, found.form, spec.mean, spec.std, spec.augment)
         with bar(f"preparing {name}", len(found.train.labels) + len(found.test.labels), progress) as tick:
             write(path, found, about, tick)
@@ -59,9 +59,14 @@ def _download(name: str, spec: Spec, cache: Path, progress: bool) -> Path:
     return fetch(name, spec.files, cache / "downloads" / name, progress)
 
 
-def _read(root: Path, spec: Spec) -> Source:
-    """Hugging Face parquet where there is some, else the form the set is published in."""
-    return parquet(root) if files(root, "train") else spec.read(root)
+def _read(root: Path, spec: Spec, where: str) -> Source:
+    """Hugging Face parquet where there is some, else the set's published form; what lacks files is called `where`."""
+    try:
+        return parquet(root) if files(root, "train") else spec.read(root)
+    except UserError as error:
+        whole = f"{root}: "  # the complaint is about what is not there, not about one of the files
+        said = str(error)
+        raise UserError(f"{where}: {said.removeprefix(whole)}" if said.startswith(whole) else said) from None
 
 
 @contextmanager

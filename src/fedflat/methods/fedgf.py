@@ -9,13 +9,13 @@ w̃ = w⁺ + ρ_g (w − w⁺) / ‖w − w⁺‖;  c = share of the last W roun
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from fedflat.method import Cohort, Local, Method
-from fedflat.options import Count, Fraction, NonNegative
+from fedflat.options import Count, Fraction, NonNegative, Range
 from fedflat.task import Batch, Task
 from fedflat.vectors import norm, unit
 
@@ -54,7 +54,7 @@ class FedGF(Method):
     """Radius ρ of the clients' perturbation."""
     rho_global: NonNegative | None = None
     """Radius of the server's perturbation; as ρ unless given."""
-    threshold: NonNegative = 0.2
+    threshold: Annotated[float, Range(0, finite=False)] = 0.2
     """T_D: mean distance of local models from the global one above which a round counts as diverged."""
     window: Count = 30
     """W: number of rounds over which c is the share of diverged ones."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,6 +18,7 @@ from fedflat.personal.alone import Alone, local_only, rounds_alone
 from fedflat.personal.finished import Finished, read_run
 from fedflat.personal.neighbours import accuracy, choose_weight, mix, predictions
 from fedflat.personal.samples import Samples
+from fedflat.pulse import Pulse
 
 TOGETHER = 10  # clients whose models are held at a time
 
@@ -61,7 +62,15 @@ def personalise(
     measuring = Measuring(read_run(run, experiment), sorted({0, *epochs}), alone, lr)
     console = Console(stderr=True)
     bar = track(measuring, "personalising", console=console, disable=not console.is_terminal, transient=True)
-    return _rows(list(bar))
+    return _rows(list(_told(bar, len(measuring))))
+
+
+def _told(measured: Iterable[Measured], total: int) -> Iterator[Measured]:
+    """The same, with lines where there is no terminal for the bar."""
+    pulse = Pulse()
+    for number, each in enumerate(measured, 1):
+        pulse.tell(f"personalising: {number} of {total}, client {each.client} of seed {each.seed}")
+        yield each
 
 
 def _rows(measured: Sequence[Measured]) -> list[Row]:

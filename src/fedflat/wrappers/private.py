@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedflat.engine.state import pack, tree_map, unpack
 from fedflat.method import Cohort, Local
-from fedflat.options import NonNegative, Positive, Range
+from fedflat.options import NonNegative, Range
 from fedflat.random import fold, normal, purpose
 from fedflat.vectors import norm
 from fedflat.wrappers.wrapper import Wrapper
@@ -45,7 +45,7 @@ class Private(Wrapper):
   year = {2018}
 }"""
 
-    clip: Positive = 1.0
+    clip: Annotated[float, Range(0, open=True, finite=False)] = 1.0
     """Largest length C of a reply; a longer one is shortened to it."""
     noise: NonNegative = 1.0
     """Noise multiplier z: the sum of the replies gets noise of standard deviation z C."""
