@@ -52,8 +52,8 @@ def wait(browser: webdriver.Chrome, script: str) -> Any:
 
 @contextmanager
 def phone(browser: webdriver.Chrome) -> Iterator[None]:
-    """The screen of a phone, 375 pixels wide."""
-    size = {"width": 375, "height": 800, "deviceScaleFactor": 1, "mobile": True}
+    """The screen of a phone, 360 pixels wide."""
+    size = {"width": 360, "height": 800, "deviceScaleFactor": 1, "mobile": True}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     try:
         yield
@@ -63,8 +63,8 @@ def phone(browser: webdriver.Chrome) -> Iterator[None]:
 
 def fits(browser: webdriver.Chrome) -> None:
     """Wait until nothing is wider than the phone's screen."""
-    wait(browser, "return document.documentElement.scrollWidth <= 375 && innerWidth <= 375")
-    wait(browser, "return [...document.querySelectorAll('.plot .main-svg')].every(svg => svg.clientWidth <= 375)")
+    wait(browser, "return document.documentElement.scrollWidth <= 360 && innerWidth <= 360")
+    wait(browser, "return [...document.querySelectorAll('.plot .main-svg')].every(svg => svg.clientWidth <= 360)")
 
 
 def errors(browser: webdriver.Chrome) -> list[dict[str, Any]]:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import io
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from browsers import chromium, errors, fits, phone, visit, wait
+from PIL import Image
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 
 from fedflat.cli import main
+from fedflat.methods.fedsol import FedSOL
 
 MakeRun = Callable[..., Path]
 LINES = "return document.querySelector('#accuracy .plot').data.filter(trace => trace.meta === 'line')"
@@ -34,13 +38,13 @@ def page(browser: webdriver.Chrome, make_run: MakeRun, tmp_path: Path) -> webdri
     return visit(browser, tmp_path / "page.html")
 
 
-def first_column(page: webdriver.Chrome) -> list[str]:
-    return [cell.text for cell in page.find_elements(By.CSS_SELECTOR, "#headline tbody td:first-child")]
+def folders(page: webdriver.Chrome) -> list[str]:
+    return [cell.text for cell in page.find_elements(By.CSS_SELECTOR, "#headline td.folder")]
 
 
 def test_columns_sort(page: webdriver.Chrome) -> None:
     orders = {
-        "method": ["steady", "quick", "lost"],
+        "folder": ["steady", "quick", "lost"],
         "last 10 %": ["steady", "quick", "lost"],
         "rounds to 45%": ["lost", "steady", "quick"],
         "seconds": ["lost", "steady", "quick"],
@@ -49,10 +53,10 @@ def test_columns_sort(page: webdriver.Chrome) -> None:
         if order := orders.get(head.text):
             button = head.find_element(By.TAG_NAME, "button")
             button.click()
-            assert first_column(page) == order
+            assert folders(page) == order
             assert head.get_attribute("aria-sort") == "descending"
             button.click()
-            assert first_column(page) == order[::-1]
+            assert folders(page) == order[::-1]
             assert head.get_attribute("aria-sort") == "ascending"
             orders.pop(head.text.rstrip(" ▲▼"))
     assert not orders
@@ -85,6 +89,67 @@ def background(page: webdriver.Chrome) -> str:
 def test_fits_a_phone(page: webdriver.Chrome) -> None:
     with phone(page):
         fits(page)
+
+
+LONG = "a-run-whose-folder-has-a-name-that-no-line-of-a-phone-can-hold"
+TOPS = "return arguments[0].map(e => e.getBoundingClientRect()).map(box => box.top + box.height / 2)"
+FIRST_LINES = """return [...document.querySelectorAll('.legend button, .run')].map(box => {
+  const text = document.createRange(), mark = box.firstElementChild.getBoundingClientRect();
+  text.selectNodeContents(box.lastChild);
+  const line = text.getClientRects()[0];
+  return mark.bottom > line.top && mark.top < line.bottom && mark.right <= line.left;
+})"""
+
+
+@pytest.fixture
+def narrow(browser: webdriver.Chrome, make_run: MakeRun, tmp_path: Path) -> Iterator[webdriver.Chrome]:
+    """A run with a long name, on a phone."""
+    methods = [FedSOL(rho=2.0), FedSOL(rho=2.123456789012345)]
+    runs = [make_run(f"{LONG}-{n}", [0.5, 0.6], method=method) for n, method in enumerate(methods)]
+    assert main(["report", *map(str, runs), "--out", str(tmp_path / "page.html")]) == 0
+    with phone(browser):
+        yield visit(browser, tmp_path / "page.html")
+
+
+def test_buttons_of_a_figure_stand_in_one_line_with_the_slider(narrow: webdriver.Chrome) -> None:
+    for figure in narrow.find_elements(By.CSS_SELECTOR, "figure.curves"):
+        parts = figure.find_elements(By.CSS_SELECTOR, ".tools input, .tools button")
+        assert len(parts) == 3
+        tops = narrow.execute_script(TOPS, parts)
+        assert max(tops) - min(tops) < 5
+
+
+def test_marks_stand_beside_the_first_line_of_long_names(narrow: webdriver.Chrome) -> None:
+    beside = narrow.execute_script(FIRST_LINES)
+    assert len(beside) == 8
+    assert all(beside)
+
+
+def right_edge(page: webdriver.Chrome, left: int) -> float:
+    """How dark the heading of the results is at its right edge, scrolled so far."""
+    box = page.find_element(By.CSS_SELECTOR, ".scroll")
+    page.execute_script("arguments[0].scrollLeft = arguments[1]", box, left)
+    image = Image.open(io.BytesIO(box.screenshot_as_png)).convert("L")
+    return sum(image.getpixel((image.width - 2, y)) for y in range(3, 9)) / 6  # above the words
+
+
+def test_a_shadow_shows_that_a_table_goes_on(narrow: webdriver.Chrome) -> None:
+    assert right_edge(narrow, 0) < 235
+    assert right_edge(narrow, 9999) == 255
+
+
+def test_what_was_measured_once_is_a_table(browser: webdriver.Chrome, make_run: MakeRun, tmp_path: Path) -> None:
+    run, page = make_run("fedavg", [0.5, 0.6], probes={"norm.model": 1.0}), tmp_path / "page.html"
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    for row in rows[:2]:
+        row["probes"] |= {"cost.gradients": 2.0 + row["seed"], "cost.seconds": 0.00123}
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert main(["report", str(run), "--out", str(page)]) == 0
+    visit(browser, page)
+    cells = [cell.text for cell in browser.find_elements(By.CSS_SELECTOR, "#probes #once tr > *")]
+    assert cells == ["method", "cost, gradients", "cost, seconds", "fedavg", "2.50 ± 0.71", "0.00123 ± 0.00000"]
+    figures = [figure.get_attribute("id") for figure in browser.find_elements(By.CSS_SELECTOR, "#probes figure")]
+    assert figures == ["probe-norm-model"]
 
 
 def test_light_and_dark_follow_the_system_and_the_button(page: webdriver.Chrome) -> None:

@@ -15,6 +15,7 @@ from fedflat.experiments.experiment import Experiment
 from fedflat.report.charts import Chart, Curves, Grids, Line
 from fedflat.report.contents import contents
 from fedflat.report.runs import read_run
+from fedflat.report.settings import settings_of
 from fedflat.report.sheets import flatness_sheet, results_sheet
 
 MakeRun = Callable[..., Path]
@@ -92,7 +93,7 @@ def test_probes(make_run: MakeRun) -> None:
 
 
 def test_probes_cannot_name_files_elsewhere(make_run: MakeRun) -> None:
-    found = charts(make_run("a", [0.5], probes={"x.../../y": 1.0}))
+    found = charts(make_run("a", [0.5, 0.6], probes={"x.../../y": 1.0}))
     assert "probe-x-y" in found
 
 
@@ -148,10 +149,11 @@ def test_the_best_are_bold(make_run: MakeRun, analyse: Analyse) -> None:
     for folder, height in zip(folders, (2.0, 1.0, 3.0), strict=True):
         analyse(folder, height)
     runs = [read_run(folder) for folder in folders]
-    sheet = results_sheet(runs, 0.8)
-    bold = {(row[0].text, sheet.headings[n]) for row in sheet.rows for n, cell in enumerate(row) if cell.best}
+    settings = settings_of(runs)
+    sheet = results_sheet(runs, settings, 0.8)
+    bold = {(row[1].text, sheet.headings[n]) for row in sheet.rows for n, cell in enumerate(row) if cell.best}
     assert bold == {("a", "accuracy"), ("a", "last 10 %"), ("b", "rounds to 80%")}
-    flat = flatness_sheet(runs, contents(runs).documents)
+    flat = flatness_sheet(runs, settings, contents(runs).documents)
     column = flat.headings.index("λ1")
     assert [(row[column].text, row[column].best) for row in flat.rows] == [
         ("6.00 ± 0.00", False),

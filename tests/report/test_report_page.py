@@ -81,21 +81,21 @@ def test_damaged_folders_are_left_out_and_named(kind: str, make_run: MakeRun, tm
     assert f"skipped: {tmp_path / 'none'}: not a run folder" in printed
     text = page.read_text()
     assert f"skipped: {bad}" in text
-    assert "</i>good</td>" in text
-    assert "</i>bad</td>" not in text
+    assert ">good</td>" in text
+    assert ">bad</td>" not in text
 
 
 def test_unfinished_runs_are_in_the_curves_only(make_run: MakeRun, tmp_path: Path, capsys) -> None:
     half = make_run("half", [0.5, 0.6], finished=False, rounds=60)
     with (half / "metrics.jsonl").open("a") as file:
         file.write('{"round": 3, "seed": 0, "acc')
-    page, said = tmp_path / "page.html", f"skipped in tables: {half}: unfinished (round 2 of 60)"
+    page, said = tmp_path / "page.html", f"skipped in the results: {half}: unfinished (round 2 of 60)"
     assert main(["report", str(half), str(make_run("whole", [0.5])), "--out", str(page)]) == 0
     text = page.read_text()
     assert said in text
     assert said in capsys.readouterr().out
-    assert "</i>half</td>" not in text
-    assert "</i>whole</td>" in text
+    assert ">half</td>" not in text
+    assert ">whole</td>" in text
     assert '"name": "half"' in text
 
 
@@ -117,6 +117,15 @@ def test_names_cannot_break_the_page(make_run: MakeRun, tmp_path: Path) -> None:
 def test_page_that_cannot_be_written(make_run: MakeRun, capsys) -> None:
     assert main(["report", str(make_run("a", [0.5])), "--out", "/proc/nowhere/page.html"]) == 2
     assert "--out /proc/nowhere/page.html: cannot be written" in capsys.readouterr().err
+
+
+def test_a_folder_is_no_page_and_nothing_is_left_beside_it(make_run: MakeRun, tmp_path: Path, capsys) -> None:
+    run, out = make_run("a", [0.5]), tmp_path / "out"
+    out.mkdir()
+    before = sorted(tmp_path.iterdir())
+    assert main(["report", str(run), "--out", str(out), "--figures", str(tmp_path / "figures")]) == 2
+    assert f"--out {out}: is a folder, must be a file such as {out / 'report.html'}" in capsys.readouterr().err
+    assert sorted(tmp_path.iterdir()) == before
 
 
 def test_the_page_asks_nothing_of_the_network(make_run: MakeRun, tmp_path: Path) -> None:

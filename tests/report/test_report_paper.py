@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 from fedflat.cli import main
+from fedflat.report.events import scalars
 
 MakeRun = Callable[..., Path]
 PROBES = {"drift.global_local": 1.0, "classes.accuracy": [0.25, None], "norm.model": None}
@@ -61,6 +62,11 @@ def test_events_hold_every_number(words: list[str], tmp_path: Path) -> None:
     assert tags["classes/accuracy/0"] == [(1, 1.25), (2, 1.25)]
     assert tags.keys() == {"test/accuracy", "test/loss", "drift/global_local", "classes/accuracy/0"}
     assert {path.name for path in (tmp_path / "events").iterdir()} == {"steady", "quick"}
+
+
+def test_events_of_validation_are_not_called_test() -> None:
+    row = {"accuracy": 0.5, "loss": None, "probes": {"norm.model": 1.0}}
+    assert dict(scalars(row, "validation")) == {"validation/accuracy": 0.5, "norm/model": 1.0}
 
 
 def test_events_of_runs_with_one_name_stay_apart_and_below_the_folder(make_run: MakeRun, tmp_path: Path) -> None:

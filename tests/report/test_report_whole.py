@@ -98,7 +98,7 @@ def damaged_and_half_finished_runs_are_reported_and_skipped(browser: webdriver.C
     said = [note.text for note in browser.find_elements(By.CSS_SELECTOR, "body > .warning")]
     assert len(said) == 2
     assert f"skipped: {folder / 'damaged'}" in said[0]
-    assert f"skipped in tables: {folder / 'half'}: unfinished (round 3 of 3)" in said[1]
+    assert f"skipped in the results: {folder / 'half'}: unfinished (round 3 of 3)" in said[1]
 
 
 def downloaded(browser: webdriver.Chrome, folder: Path, key: str, kind: str) -> Path:

@@ -12,14 +12,16 @@ from fedflat.report.flat import flatness
 from fedflat.report.holdings import holdings
 from fedflat.report.probes import probed
 from fedflat.report.runs import Run
+from fedflat.report.settings import Settings, settings_of
 
 
 @dataclass(frozen=True)
 class Contents:
-    """Charts by section, what was analysed, and what is missing and why."""
+    """Charts by section, what was analysed, what the runs were trained with, and what is missing and why."""
 
     sections: dict[str, list[Chart]]
     documents: list[Documents]
+    settings: list[Settings]
     problems: list[str]
 
     @property
@@ -38,4 +40,4 @@ def contents(runs: Sequence[Run]) -> Contents:
         "Probes": [*probed(runs)],
         "Flatness": [*flatness(runs, documents)],
     }
-    return Contents({name: charts for name, charts in sections.items() if charts}, documents, [*damaged, *missing])
+    return Contents(sections, documents, settings_of(runs), [*damaged, *missing])

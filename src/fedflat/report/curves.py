@@ -6,18 +6,22 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 
 from fedflat.report.charts import COLOURS, Axis, Curves, Line, band
-from fedflat.report.runs import Run
+from fedflat.report.runs import Run, evaluated_on
 
 ROUND = Axis("round")
-ACCURACY = Axis("test accuracy", "percent")
 
 
 def learning(runs: Sequence[Run]) -> Iterator[Curves]:
-    """Accuracy and loss on the test set over the rounds."""
+    """Accuracy and loss over the rounds, on the test set or on the validation samples."""
     again = "A line is the mean over seeds, its band one standard deviation to either side."
     high, low = "Higher is better, and so is earlier.", "Lower is better; a line ends where the loss is not finite."
-    yield _over_rounds(runs, "accuracy", "Accuracy on the test set", f"{again} {high}", ACCURACY)
-    yield _over_rounds(runs, "loss", "Loss on the test set", f"{again} {low}", Axis("cross entropy"))
+    samples = f"on the {evaluated_on(runs)} set"
+    yield _over_rounds(runs, "accuracy", f"Accuracy {samples}", f"{again} {high}", _accuracy(runs))
+    yield _over_rounds(runs, "loss", f"Loss {samples}", f"{again} {low}", Axis("cross entropy"))
+
+
+def _accuracy(runs: Sequence[Run]) -> Axis:
+    return Axis(f"{evaluated_on(runs)} accuracy", "percent")
 
 
 def _over_rounds(runs: Sequence[Run], key: str, title: str, caption: str, y: Axis) -> Curves:
@@ -46,7 +50,7 @@ def communication(runs: Sequence[Run]) -> Iterator[Curves]:
     )
     if finished:
         sent = Axis("sent in total", "bytes")
-        yield Curves("communication", "What accuracy costs", caption, sent, ACCURACY, finished, smooth=True)
+        yield Curves("communication", "What accuracy costs", caption, sent, _accuracy(runs), finished, smooth=True)
 
 
 def _against_bytes(run: Run, number: int) -> Line:

@@ -23,7 +23,7 @@ def write_events(runs: Sequence[Run], folder: Path) -> None:
             try:
                 _clear(place)
                 with SummaryWriter(str(place)) as writer:
-                    _write(writer, [row for row in run.rows if row["seed"] == seed])
+                    _write(writer, [row for row in run.rows if row["seed"] == seed], run.evaluated_on)
             except OSError as error:
                 raise UserError(f"--tensorboard {folder}: cannot be written ({error.strerror or error})") from None
 
@@ -35,16 +35,16 @@ def _clear(place: Path) -> None:
         old.unlink()
 
 
-def _write(writer: Any, rows: Sequence[Mapping[str, Any]]) -> None:
+def _write(writer: Any, rows: Sequence[Mapping[str, Any]], samples: str) -> None:
     """Times are seconds of training, so that the same runs always give the same curves."""
     for row in rows:
-        for tag, value in scalars(row):
+        for tag, value in scalars(row, samples):
             writer.add_scalar(tag, value, row["round"], walltime=row.get("seconds", 0.0))
 
 
-def scalars(row: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    """Accuracy, loss and probes of one evaluation; lists by place, what is not finite left out."""
-    values = {"test/accuracy": row["accuracy"], "test/loss": row["loss"]}
+def scalars(row: Mapping[str, Any], samples: str) -> Iterator[tuple[str, float]]:
+    """Accuracy and loss on these samples and probes; lists by place, what is not finite left out."""
+    values = {f"{samples}/accuracy": row["accuracy"], f"{samples}/loss": row["loss"]}
     for key, value in row.get("probes", {}).items():
         name = key.replace(".", "/", 1)
         values |= {f"{name}/{i}": v for i, v in enumerate(value)} if isinstance(value, list) else {name: value}

@@ -11,6 +11,7 @@ from fedflat.experiments.assemble import dataset_of, deal
 from fedflat.experiments.config import from_dict
 from fedflat.report.charts import Axis, Grid, Grids
 from fedflat.report.runs import Run
+from fedflat.report.settings import meaning
 
 SHOWN = 200  # clients; more would be thinner than a pixel
 KEYS = ("dataset", "partition", "clients", "alpha", "shards", "partition_seed", "validation")
@@ -35,8 +36,10 @@ def _grid(config: dict[str, Any]) -> Grid:
     data = dataset_of(setting)
     held = counts(data.y.numpy(), deal(setting, data), data.classes)
     cut = f", first {SHOWN} of {len(held)} clients" if len(held) > SHOWN else ""
-    option = {"shards": f" s = {setting.shards}", "iid": "", "natural": ""}.get(setting.partition)
-    name = f"{data.name}, {setting.partition}{f' α = {setting.alpha:g}' if option is None else option}{cut}"
+    partition = meaning(data).partition if setting.partition == "auto" else setting.partition
+    option = {"shards": f" s = {setting.shards}", "iid": "", "natural": ""}.get(partition)
+    held_out = f", validation {setting.validation:g}" if setting.validation else ""
+    name = f"{data.name}, {partition}{f' α = {setting.alpha:g}' if option is None else option}{held_out}{cut}"
     few = held[:SHOWN].T
     return Grid(name, [*range(few.shape[1])], [*range(len(few))], [[n or None for n in row] for row in few.tolist()])
 

@@ -18,7 +18,8 @@ from fedflat.errors import UserError
 from fedflat.report.charts import COLOURS
 from fedflat.report.contents import Contents, contents
 from fedflat.report.runs import Run, read_runs
-from fedflat.report.sheets import flatness_sheet, results_sheet
+from fedflat.report.settings import in_common
+from fedflat.report.sheets import flatness_sheet, probes_sheet, results_sheet
 
 SCRIPTS = ("frames.js", "curves.js", "grids.js", "save.js", "page.js")  # the last one starts
 
@@ -26,12 +27,14 @@ SCRIPTS = ("frames.js", "curves.js", "grids.js", "save.js", "page.js")  # the la
 def report(
     paths: Sequence[Path], out: Path, target: float, figures: Path | None = None, tensorboard: Path | None = None
 ) -> list[str]:
-    """Write the page and what else is asked for; returns, in words, what was left out and why."""
+    """Write the page and what else is asked for; returns, in words, what was left out or is not as it seems."""
+    if out.is_dir():
+        raise UserError(f"--out {out}: is a folder, must be a file such as {out / 'report.html'}")
     runs, damaged = read_runs(paths)
     if not runs:
         raise UserError("report: nothing to show; " + "; ".join(damaged))
     found = contents(runs)
-    problems = [*(f"skipped: {problem}" for problem in damaged), *map(_unfinished, runs), *found.problems]
+    problems = [*(f"skipped: {problem}" for problem in damaged), *map(_unfinished, runs), _mixed(runs), *found.problems]
     problems = [problem for problem in problems if problem]
     if tensorboard:
         from fedflat.report.events import write_events
@@ -50,7 +53,15 @@ def _unfinished(run: Run) -> str:
     if run.result:
         return ""
     reached, wanted = max(row["round"] for row in run.rows), run.config.get("rounds", "?")
-    return f"skipped in tables: {run.path}: unfinished (round {reached} of {wanted}); it is in the curves only"
+    return f"skipped in the results: {run.path}: unfinished (round {reached} of {wanted}); its figures are shown"
+
+
+def _mixed(runs: Sequence[Run]) -> str:
+    """What is said where some runs are evaluated on the test set and others are not."""
+    held = [run.name for run in runs if run.evaluated_on == "validation"]
+    if len(held) in (0, len(runs)):
+        return ""
+    return f"test and validation runs mixed: do not compare {', '.join(held)} (validation set) with the others (test)"
 
 
 def _write(out: Path, text: str) -> None:
@@ -64,13 +75,19 @@ def _write(out: Path, text: str) -> None:
 def page(runs: Sequence[Run], contents: Contents, problems: Sequence[str], target: float) -> str:
     """The HTML."""
     template = jinja2.Environment(autoescape=True, trim_blocks=True).from_string(_file("page.html"))
-    tables = {"results": results_sheet(runs, target), "flatness": flatness_sheet(runs, contents.documents)}
+    tables = {
+        "Results": results_sheet(runs, contents.settings, target),
+        "Probes": probes_sheet(runs),
+        "Flatness": flatness_sheet(runs, contents.settings, contents.documents),
+    }
+    tables = {name: table for name, table in tables.items() if table.rows}
+    sections = {"Results": [], **contents.sections}
     return template.render(
         title=title(runs),
-        setting=common(runs),
+        setting=in_common(contents.settings),
         problems=problems,
-        tables={name: table for name, table in tables.items() if table.rows},
-        sections=contents.sections,
+        tables=tables,
+        sections={name: charts for name, charts in sections.items() if charts or name in tables},
         versions=made_with(runs),
         configs=[(run.name, describe(run)) for run in runs],
         css=_file("page.css"),
@@ -96,15 +113,6 @@ def title(runs: Sequence[Run]) -> str:
     what = runs[0].name if len(runs) == 1 else f"{len(runs)} runs"
     datasets = {str(run.config.get("dataset")) for run in runs}
     return f"{what} on {datasets.pop()}" if len(datasets) == 1 else what
-
-
-def common(runs: Sequence[Run]) -> str:
-    """What all runs share, in words."""
-    keys = ("partition", "alpha", "clients", "cohort", "local_epochs", "batch_size", "lr", "seeds")
-    shared = {key: runs[0].config.get(key) for key in keys}
-    same = {key: value for key, value in shared.items() if all(run.config.get(key) == value for run in runs)}
-    words = {key: " ".join(map(str, value)) if isinstance(value, list) else value for key, value in same.items()}
-    return ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in words.items() if value is not None)
 
 
 def made_with(runs: Sequence[Run]) -> str:

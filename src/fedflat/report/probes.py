@@ -11,7 +11,7 @@ from typing import Any
 from fedflat.probes import PROBES
 from fedflat.report.charts import Axis, Chart, Curves, Grid, Grids, Line, band
 from fedflat.report.curves import ROUND
-from fedflat.report.runs import Run
+from fedflat.report.runs import Run, evaluated_on
 
 READING = {
     "drift": "The higher a line, the further clients with different data have moved apart within the round.",
@@ -24,13 +24,24 @@ LISTED = {"classes": "class", "lambda": "parameter tensor"}  # what the places o
 
 def probed(runs: Sequence[Run]) -> Iterator[Chart]:
     """Figures of every probe that any of the runs has, by name; spreads over clients stay in metrics.jsonl."""
-    known = dict.fromkeys(key for run in runs for row in run.rows for key in row.get("probes", {}))
-    keys = sorted((key for key in known if not key.endswith("_std")), key=_probe)  # measures stay in their order
-    for probe, found in itertools.groupby(keys, _probe):
+    once = measured_once(runs)
+    for probe, found in itertools.groupby([key for key in _keys(runs) if key not in once], _probe):
         measures = list(found)
         for group in [measures] if probe in TOGETHER else [[key] for key in measures]:
             yield from _curves(runs, probe, group)
         yield from (chart for key in measures for chart in _heat(runs, probe, key))
+
+
+def measured_once(runs: Sequence[Run]) -> list[str]:
+    """The numbers that no run has of more than one round, and some run has: a table shows them, not a figure."""
+    rounds = {key: [len({round for round, _ in numbers(run, key)}) for run in runs] for key in _keys(runs)}
+    return [key for key, counts in rounds.items() if max(counts) == 1]
+
+
+def _keys(runs: Sequence[Run]) -> list[str]:
+    """What the probes of all runs measured, by probe; measures stay in their order."""
+    known = dict.fromkeys(key for run in runs for row in run.rows for key in row.get("probes", {}))
+    return sorted((key for key in known if not key.endswith("_std")), key=_probe)
 
 
 def _probe(key: str) -> str:
@@ -46,10 +57,11 @@ def _key(name: str) -> str:
     return "probe-" + re.sub(r"[^\w-]+", "-", name)
 
 
-def _caption(probe: str) -> str:
+def about(runs: Sequence[Run], key: str) -> str:
     """The first sentence of the probe's description, and how to read the figure."""
-    about = (inspect.getdoc(PROBES[probe]) or "").partition("\n")[0] if probe in PROBES else "Measured while training."
-    return f"{about} {READING.get(probe, '')}".strip()
+    probe = _probe(key)
+    text = (inspect.getdoc(PROBES[probe]) or "").partition("\n")[0] if probe in PROBES else "Measured while training."
+    return f"{text.replace('test data', f'{evaluated_on(runs)} data')} {READING.get(probe, '')}".strip()
 
 
 def _values(run: Run, key: str, kind: Any) -> list[tuple[int, Any]]:
@@ -58,19 +70,28 @@ def _values(run: Run, key: str, kind: Any) -> list[tuple[int, Any]]:
     return [(round, value) for round, value in found if isinstance(value, kind)]
 
 
+def numbers(run: Run, key: str) -> list[tuple[int, float]]:
+    """(round, value) of every row in which this is a number."""
+    return _values(run, key, int | float)
+
+
+def title(key: str) -> str:
+    """A measure in words."""
+    return key.replace(".", ", ").replace("_", " ")
+
+
 def _curves(runs: Sequence[Run], probe: str, keys: Sequence[str]) -> Iterator[Curves]:
     """Measures of all runs over the rounds, where they are numbers."""
     lines = [line for dash, key in enumerate(keys) for line in _lines(runs, key, dash, len(keys) > 1)]
     if lines:
         alone = Axis(_measure(keys[0]), "bytes" if keys[0].endswith(".bytes") else "number")
-        y, name = TOGETHER.get(probe, alone), probe if probe in TOGETHER else keys[0].replace(".", ", ")
-        key = _key(probe if probe in TOGETHER else keys[0])
-        yield Curves(key, f"Probe: {name.replace('_', ' ')}", _caption(probe), ROUND, y, lines, smooth=True)
+        y, name = TOGETHER.get(probe, alone), probe if probe in TOGETHER else keys[0]
+        yield Curves(_key(name), f"Probe: {title(name)}", about(runs, probe), ROUND, y, lines, smooth=True)
 
 
 def _lines(runs: Sequence[Run], key: str, dash: int, named: bool) -> Iterator[Line]:
     for number, run in enumerate(runs):
-        points = _values(run, key, int | float)
+        points = numbers(run, key)
         if points:
             name = f"{run.name}, {_measure(key)}" if named else run.name
             yield band(name, number, points, dash, marks=len({round for round, _ in points}) == 1)
@@ -85,9 +106,9 @@ def _heat(runs: Sequence[Run], probe: str, key: str) -> Iterator[Grids]:
         share = key == "classes.accuracy"
         z = Axis(_measure(key), "percent" if share else "number")
         scale = (0.0, 1.0) if share else (min(values), max(values))
-        title = "Accuracy of each class" if share else f"Probe: {probe}, {_measure(key)}"
+        name = "Accuracy of each class" if share else f"Probe: {title(key)}"
         axes = ROUND, Axis(LISTED.get(probe, "number")), z
-        yield Grids(_key(key), title, _caption(probe), *axes, grids, *scale)
+        yield Grids(_key(key), name, about(runs, probe), *axes, grids, *scale)
 
 
 def _grid(name: str, points: Iterable[tuple[int, Sequence[float | None]]]) -> Grid:

@@ -27,6 +27,16 @@ class Run:
     rows: list[dict[str, Any]]
     result: Result | None
 
+    @property
+    def evaluated_on(self) -> str:
+        """The samples that accuracy and loss are of: test, or validation where training samples are held out."""
+        return "validation" if self.config.get("validation") else "test"
+
+
+def evaluated_on(runs: Sequence[Run]) -> str:
+    """What all runs are evaluated on: test, validation, or test or validation."""
+    return " or ".join(sorted({run.evaluated_on for run in runs}))
+
 
 def read_run(path: Path) -> Run:
     """Read a run folder; raises UserError for one that is none or is damaged."""

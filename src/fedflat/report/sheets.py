@@ -1,4 +1,4 @@
-"""The page's tables: the headline, and what `fedflat analyse` found."""
+"""The page's tables: the headline, what probes measured once, and what `fedflat analyse` found."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from fedflat.experiments.result import Result, mean_std
 from fedflat.flatness.summary import SHOWN
 from fedflat.report.analyses import Documents
 from fedflat.report.charts import COLOURS
-from fedflat.report.runs import Run
+from fedflat.report.names import method_names
+from fedflat.report.probes import about, measured_once, numbers, title
+from fedflat.report.runs import Run, evaluated_on
+from fedflat.report.settings import Settings, comparable, differing, value, words
 from fedflat.report.table import cells, headings
 
 
@@ -39,8 +42,14 @@ def _sheet(id: str, title: str, caption: str, headings: Sequence[str], rows: Seq
     return Sheet(id, title, caption, [headings[n] for n in kept], [[row[n] for n in kept] for row in rows])
 
 
-def _coloured(number: int, name: str) -> Cell:
-    return Cell(name, colour=COLOURS[number % len(COLOURS)])
+def _leads(runs: Sequence[Run]) -> list[list[Cell]]:
+    """Each run's method, and its folder where methods do not name all folders."""
+    methods = method_names(runs)
+    apart = any(method != run.name for method, run in zip(methods, runs, strict=True))
+    return [
+        [Cell(method, colour=COLOURS[number % len(COLOURS)]), Cell(run.name if apart else "")]
+        for number, (method, run) in enumerate(zip(methods, runs, strict=True))
+    ]
 
 
 BEST: dict[str, Callable[[Result, float], float]] = {  # headings, and the number of theirs that should be high
@@ -50,28 +59,39 @@ BEST: dict[str, Callable[[Result, float], float]] = {  # headings, and the numbe
 }
 
 
-def results_sheet(runs: Sequence[Run], target: float) -> Sheet:
-    """One row per finished run, the best of several in bold, beside what a paper prints for these settings."""
-    finished = [(number, run, run.result) for number, run in enumerate(runs) if run.result]
-    results, titles = [result for *_, result in finished], headings(target)
-    bold = [_best(title, results, target) for title in titles]
+def results_sheet(runs: Sequence[Run], settings: Sequence[Settings], target: float) -> Sheet:
+    """One row per finished run with what it does not share, beside what a paper prints for these settings."""
+    finished = [number for number, run in enumerate(runs) if run.result]
+    apart, leads, titles = differing(settings), _leads(runs), headings(target)[1:]
     rows = []
-    for place, (number, run, result) in enumerate(finished):
-        texts = cells(run.name, result, target)
-        row = [Cell(text, place in best) for text, best in zip(texts, bold, strict=True)]
-        rows.append([_coloured(number, run.name), *row[1:3], Cell(_printed(run)), *row[3:]])
+    for number in finished:
+        rivals = [other for other in finished if comparable(settings[number], settings[other])]
+        measured = _measured(runs, number, rivals, target)
+        said = [Cell(value(settings[number], key)) for key in apart]
+        rows.append([*leads[number], *said, *measured[:2], Cell(_printed(runs[number])), *measured[2:]])
     caption = (
-        "Mean ± standard deviation over seeds, of the last evaluation and of the last tenth of them; the best are "
-        "bold. Bytes are per client and round, counted on the messages. Click a heading to sort."
+        f"Accuracy on the {evaluated_on(runs)} set, mean ± standard deviation over seeds, of the last evaluation and "
+        "of the last tenth of them. The best are bold, among runs that differ in method and seeds only. Bytes are per "
+        "client and round, counted on the messages. Click a heading to sort."
     )
-    return _sheet("headline", "Results", caption, [*titles[:3], "paper", *titles[3:]], rows)
+    columns = ["method", "folder", *map(words, apart), *titles[:2], "paper", *titles[2:]]
+    return _sheet("headline", "Results", caption, columns, rows)
 
 
-def _best(title: str, results: Sequence[Result], target: float) -> set[int]:
-    """Which of several results are the best in a column, none where its numbers have no better and worse."""
-    score = next((score for name, score in BEST.items() if title.startswith(name)), None)
-    scores = [score(result, target) for result in results] if score and len(results) > 1 else []
-    return {n for n, value in enumerate(scores) if value == max(scores) > -math.inf}
+def _measured(runs: Sequence[Run], number: int, rivals: Sequence[int], target: float) -> list[Cell]:
+    """The numbers of a run, bold where none of its rivals, itself among them, is better."""
+    result, others = runs[number].result, [found for rival in rivals if (found := runs[rival].result)]
+    assert result
+    pairs = zip(cells("", result, target), headings(target), strict=True)
+    return [Cell(text, _best(heading, result, others, target)) for text, heading in pairs][1:]
+
+
+def _best(heading: str, result: Result, others: Sequence[Result], target: float) -> bool:
+    """Whether a result is the best of several in a column whose numbers have better and worse."""
+    score = next((score for name, score in BEST.items() if heading.startswith(name)), None)
+    if not score or len(others) < 2:
+        return False
+    return score(result, target) == max(score(other, target) for other in others) > -math.inf
 
 
 def _printed(run: Run) -> str:
@@ -85,26 +105,42 @@ def _printed(run: Run) -> str:
 FLAT = {"lambda1", "trace", "lpf", "discrepancy", "mean_lambda_local", "mean_lambda_global"}  # the lower, the flatter
 
 
-def flatness_sheet(runs: Sequence[Run], documents: Sequence[Documents]) -> Sheet:
-    """One row per analysed run, mean ± standard deviation over seeds; the flattest of several is bold."""
-    found = [(n, run.name, each) for n, (run, each) in enumerate(zip(runs, documents, strict=True)) if each]
+def flatness_sheet(runs: Sequence[Run], settings: Sequence[Settings], documents: Sequence[Documents]) -> Sheet:
+    """One row per analysed run, mean ± standard deviation over seeds; the flattest of those that compare is bold."""
     keys = [(what, key) for what, numbers in SHOWN.items() for key in numbers]
-    columns = [_column([each for *_, each in found], what, key) for what, key in keys]
-    rows = [[_coloured(n, name), *(column[i] for column in columns)] for i, (n, name, _) in enumerate(found)]
-    titles = ["method", *(title for numbers in SHOWN.values() for title in numbers.values())]
+    columns = [_column(settings, documents, what, key) for what, key in keys]
+    leads = _leads(runs)
+    rows = [[*leads[n], *(column[n] for column in columns)] for n, found in enumerate(documents) if found]
+    titles = ["method", "folder", *(title for numbers in SHOWN.values() for title in numbers.values())]
     caption = (
         "What fedflat analyse measured, mean ± standard deviation over seeds; of what measures sharpness the lowest "
-        "is bold. docs/analysis.md says what each number is."
+        "is bold, among runs that differ in method and seeds only. docs/analysis.md says what each number is."
     )
     return _sheet("flat", "Flatness", caption, titles, rows)
 
 
-def _column(documents: Sequence[Documents], what: str, key: str) -> list[Cell]:
+def _column(settings: Sequence[Settings], documents: Sequence[Documents], what: str, key: str) -> list[Cell]:
     """One number of every run: a dash where a run lacks it, nothing where all do."""
-    found = [_over_seeds(each, what, key) for each in documents]
-    known = [mean_std(values)[0] for values in found if values]
-    low = min(known) if key in FLAT and len(known) > 1 else None
-    return [Cell(_text(v), mean_std(v)[0] == low) if v else Cell("–" if known else "") for v in found]
+    found = {n: values for n, each in enumerate(documents) if (values := _over_seeds(each, what, key))}
+    means = {n: mean_std(values)[0] for n, values in found.items()}
+    column = []
+    for n in range(len(documents)):
+        rivals = [mean for other, mean in means.items() if comparable(settings[n], settings[other])]
+        low = key in FLAT and len(rivals) > 1 and means.get(n) == min(rivals)
+        column.append(Cell(_text(found[n]), low) if n in found else Cell("–" if found else ""))
+    return column
+
+
+def probes_sheet(runs: Sequence[Run]) -> Sheet:
+    """What probes measured once, one row per run that has any of it, mean ± standard deviation over seeds."""
+    keys, leads, rows = measured_once(runs), _leads(runs), []
+    for run, lead in zip(runs, leads, strict=True):
+        found = [[number for _, number in numbers(run, key)] for key in keys]
+        if any(found):
+            rows.append([*lead, *(Cell(_text(values) if values else "–") for values in found)])
+    abouts = " ".join(dict.fromkeys(about(runs, key) for key in keys))
+    caption = f"Probes that measured once, mean ± standard deviation over seeds. {abouts}"
+    return _sheet("once", "Probes that measured once", caption, ["method", "folder", *map(title, keys)], rows)
 
 
 def _over_seeds(documents: Documents, what: str, key: str) -> list[float]:
@@ -116,5 +152,5 @@ def _over_seeds(documents: Documents, what: str, key: str) -> list[float]:
 def _text(values: list[float]) -> str:
     """Three digits of the mean, and of several values the standard deviation to the same place."""
     mean, std = mean_std(values)
-    places = min(max(2 - math.floor(math.log10(abs(mean))), 0), 6) if mean else 2
+    places = min(max(2 - math.floor(math.log10(abs(mean))), 0), 6) if mean and math.isfinite(mean) else 2
     return f"{mean:.{places}f}" + (f" ± {std:.{places}f}" if len(values) > 1 else "")

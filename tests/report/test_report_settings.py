@@ -1,0 +1,131 @@
+"""Tables say what runs share and in what they differ, and only runs that compare compete."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedflat.cli import main
+from fedflat.methods import FedGF, FedSAM, FedSOL, ServerMomentum
+from fedflat.report.contents import contents
+from fedflat.report.names import method_names
+from fedflat.report.runs import Run, read_run
+from fedflat.report.settings import in_common, settings_of
+from fedflat.report.sheets import Sheet, flatness_sheet, results_sheet
+
+MakeRun = Callable[..., Path]
+
+
+def read(*folders: Path) -> list[Run]:
+    return [read_run(folder) for folder in folders]
+
+
+def results(runs: Sequence[Run]) -> Sheet:
+    return results_sheet(runs, settings_of(runs), 0.8)
+
+
+def column(sheet: Sheet, heading: str) -> list[str]:
+    return [row[sheet.headings.index(heading)].text for row in sheet.rows]
+
+
+def bold(sheet: Sheet, heading: str) -> list[bool]:
+    return [row[sheet.headings.index(heading)].best for row in sheet.rows]
+
+
+def test_methods_have_their_names_and_folders_a_column_where_they_are_called_otherwise(make_run: MakeRun) -> None:
+    plain = results(read(make_run("fedavg", [0.5]), make_run("fedsam", [0.5], method=FedSAM())))
+    assert plain.headings[:2] == ["method", "accuracy"]
+    other = results(read(make_run("r", [0.5], method=FedSOL()), make_run("fedgf", [0.5], method=FedGF())))
+    assert (column(other, "method"), column(other, "folder")) == (["fedsol", "fedgf"], ["r", "fedgf"])
+
+
+def test_namesakes_show_the_hyper_parameters_in_which_they_differ(make_run: MakeRun) -> None:
+    methods = [FedSOL(rho=2.0), FedSOL(rho=0.5), FedSAM(), ServerMomentum(), ServerMomentum(FedSAM(), beta=0.5)]
+    runs = read(*(make_run(str(n), [0.5], method=method) for n, method in enumerate(methods)))
+    assert method_names(runs) == ["fedsol:rho=2", "fedsol:rho=0.5", "fedsam", "fedavgm", "fedavgm+fedsam"]
+
+
+def test_what_differs_has_a_column_and_the_rest_is_said_once(make_run: MakeRun) -> None:
+    runs = read(
+        make_run("a", [0.5, 0.6], lr_decay=0.99),
+        make_run("b", [0.5], lr_decay=0.99, partition="shards", shards=3, method=FedSAM()),
+    )
+    sheet = results(runs)
+    assert sheet.headings[2:-6] == ["partition", "alpha", "rounds", "shards"]
+    assert column(sheet, "partition") == ["dirichlet", "shards"]
+    assert (column(sheet, "alpha"), column(sheet, "shards")) == (["0.1", "–"], ["–", "3"])
+    assert column(sheet, "rounds") == ["2", "1"]
+    shared = "model digits-cnn, clients 20, cohort 5, local epochs 5, batch size 32, lr 0.05, lr decay 0.99, seeds 0 1"
+    assert in_common(settings_of(runs)) == shared
+    assert "partition dirichlet, clients 20, cohort 5, alpha 0.1, rounds 2" in in_common(settings_of(runs[:1]))
+
+
+@pytest.mark.parametrize("owned", [True, False])
+def test_auto_is_what_it_means_for_the_data(owned: bool, make_run: MakeRun, tmp_path: Path) -> None:
+    labels = np.arange(40) % 2
+    arrays = {
+        "x": np.zeros((40, 1, 8, 8), np.uint8),
+        "y": labels,
+        "x_test": np.zeros((4, 1, 8, 8), np.uint8),
+    }
+    clients = {"client": np.arange(40) % 5} if owned else {}
+    np.savez(tmp_path / "data.npz", **arrays, y_test=labels[:4], **clients)
+    runs = read(make_run("a", [0.5], dataset=f"npz:{tmp_path / 'data.npz'}", clients=5))
+    expected = (
+        "partition natural, cohort 5, rounds 1" if owned else "partition dirichlet, clients 5, cohort 5, alpha 0.1"
+    )
+    assert expected in in_common(settings_of(runs))
+    (grids,) = (chart for chart in contents(runs).charts if chart.key == "clients")
+    assert grids.grids[0].name == f"npz:{tmp_path / 'data.npz'}, {'natural' if owned else 'dirichlet α = 0.1'}"
+
+
+def test_auto_is_what_it_says_and_what_it_means_compare(make_run: MakeRun) -> None:
+    runs = read(make_run("a", [0.5]), make_run("b", [0.9], partition="dirichlet", model="digits-cnn", shards=7))
+    assert bold(results(runs), "accuracy") == [False, True]
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [{"rounds": 3}, {"partition": "iid"}, {"dataset": "mnist"}, {"cohort": 2}, {"validation": 0.1}, {"lr": 0.1}],
+)
+def test_runs_that_do_not_compare_do_not_compete(
+    setting: dict[str, object], make_run: MakeRun, analyse: Callable[..., None]
+) -> None:
+    folders = [make_run("a", [0.5]), make_run("b", [0.6], method=FedSOL()), make_run("c", [0.9], **setting)]
+    for folder, height in zip(folders, (3.0, 2.0, 1.0), strict=True):
+        analyse(folder, height)
+    runs = read(*folders)
+    assert bold(results(runs), "accuracy") == [False, True, False]
+    flat = flatness_sheet(runs, settings_of(runs), contents(runs).documents)
+    assert bold(flat, "λ1") == [False, True, False]
+
+
+@pytest.mark.parametrize("setting", [{"seeds": (3, 4)}, {"engine": "sequential"}, {"checkpoint_every": 3}])
+def test_runs_that_differ_in_seeds_or_engine_compete(setting: dict[str, object], make_run: MakeRun) -> None:
+    runs = read(make_run("a", [0.5]), make_run("b", [0.9], **setting))
+    assert bold(results(runs), "accuracy") == [False, True]
+
+
+@pytest.mark.parametrize(("shares", "samples"), [((0.1, 0.1), "validation"), ((0.0, 0.1), "test or validation")])
+def test_validation_is_not_called_test(shares: tuple[float, float], samples: str, make_run: MakeRun) -> None:
+    probes = {"forgetting.before": 0.5}
+    runs = read(*(make_run(f"{n}", [0.5, 0.6], validation=v, probes=probes) for n, v in enumerate(shares)))
+    found = {chart.key: chart for chart in contents(runs).charts}
+    assert found["accuracy"].title == f"Accuracy on the {samples} set"
+    assert found["loss"].title == f"Loss on the {samples} set"
+    assert {found[key].y.label for key in ("accuracy", "communication")} == {f"{samples} accuracy"}
+    assert f"Accuracy on the global {samples} data" in found["probe-forgetting"].caption
+    assert f"Accuracy on the {samples} set" in results(runs).caption
+
+
+def test_a_page_that_mixes_test_and_validation_says_so(make_run: MakeRun, tmp_path: Path, capsys) -> None:
+    runs, page = [make_run("a", [0.5]), make_run("b", [0.6], validation=0.1)], tmp_path / "page.html"
+    said = "test and validation runs mixed: do not compare b (validation set) with the others (test)"
+    for given, mixed in ((runs, True), (runs[:1], False), (runs[1:], False)):
+        assert main(["report", *map(str, given), "--out", str(page)]) == 0
+        assert (said in page.read_text()) == mixed
+        assert (said in capsys.readouterr().out) == mixed
+    assert "test set" not in page.read_text()
