@@ -137,6 +137,17 @@ def test_the_page_asks_nothing_of_the_network(make_run: MakeRun, tmp_path: Path)
     assert "http" not in own
 
 
+def test_tables_without_figures_have_their_section(make_run: MakeRun, tmp_path: Path) -> None:
+    run, page = make_run("fedavg", [0.5], probes={"cost.gradients": 2.0}), tmp_path / "page.html"
+    (run / "analysis").mkdir()
+    document = {"settings": {}, "seeds": {"0": {"lpf": 0.5, "lpf_error": 0.01}}}
+    (run / "analysis" / "lpf.json").write_text(json.dumps(document))
+    assert main(["report", str(run), "--out", str(page)]) == 0
+    for section, table in (("probes", "once"), ("flatness", "flat")):
+        assert f'<a href="#{section}">' in page.read_text()
+        assert f'<table id="{table}">' in page.read_text()
+
+
 def test_a_paper_that_prints_these_settings_is_beside_them(make_run: MakeRun, tmp_path: Path, monkeypatch) -> None:
     run, page = make_run("a", [0.5]), tmp_path / "page.html"
     assert main(["report", str(run), "--out", str(page)]) == 0
