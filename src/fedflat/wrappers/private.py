@@ -53,7 +53,7 @@ class Private(Wrapper):
     """δ at which the spent ε is reported; less than one in the number of clients."""
 
     def init_server(self, params: Tensor) -> Noisy:
-        """No round played; the key of a simulation is 0, that of a federation its server's secret."""
+        """No round played; the key is sealed later: with a simulation's seed, or a federation's server's secret."""
         return Noisy(self.inner.init_server(params), params.new_zeros(()), params.new_zeros(WORDS))
 
     def reply(self, w: Tensor, msg: Any, client: Any, local: Local) -> tuple[Any, Any]:
