@@ -92,14 +92,16 @@ def set_precision(name: str, device: torch.device) -> torch.dtype | None:
     return {"bf16": torch.bfloat16, "fp16": torch.float16}.get(name)
 
 
+def usual_partition(dataset: Dataset) -> str:
+    """What --partition auto means: natural where the data say whose they are."""
+    return "dirichlet" if dataset.owner is None else "natural"
+
+
 def deal(experiment: Experiment, dataset: Dataset) -> list[np.ndarray]:
     """Each client's rows."""
     owner = None if dataset.owner is None else dataset.owner.numpy()
-    name = experiment.partition
-    if name == "auto":
-        name = "dirichlet" if owner is None else "natural"
     return split(
-        name,
+        usual_partition(dataset) if experiment.partition == "auto" else experiment.partition,
         dataset.y.numpy(),
         experiment.clients,
         experiment.partition_seed,

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from fedflat.data.dataset import Dataset
 from fedflat.data.sources import load
 from fedflat.errors import UserError
-from fedflat.experiments.assemble import suitable
+from fedflat.experiments.assemble import suitable, usual_partition
 from fedflat.experiments.experiment import Setting
 from fedflat.report.runs import Run
 
@@ -53,7 +53,7 @@ def form_of(dataset: str) -> Form:
 
 def meaning(data: Dataset) -> Form:
     """What `auto` means for these data."""
-    return Form("dirichlet" if data.owner is None else "natural", suitable(data.shape))
+    return Form(usual_partition(data), suitable(data.shape))
 
 
 def _settings(run: Run, forms: Mapping[str, Form]) -> Settings:
