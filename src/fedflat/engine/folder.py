@@ -20,10 +20,14 @@ from fedflat.options import flag, show
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write to a temporary name in the same folder, then rename."""
+    """Write to a temporary name in the same folder, then rename; what cannot be written whole leaves nothing."""
     temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        os.replace(temporary, path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
