@@ -1,12 +1,19 @@
-"""The jobs of docs/performance.md: python benchmarks/jobs.py JOB [JOB ...] [--precision bf16] [--rounds N]."""
+"""The jobs of docs/performance.md: python benchmarks/jobs.py JOB [JOB ...] [--precision bf16] [--rounds N].
+
+Prints one JSON line for each job, the median of `--repetitions`, and at the end a table. `--loop N` also plays N rounds
+of the plain PyTorch loop of benchmarks/loop.py, for the jobs that it has, and gives the ratio of the times of a round.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
+import subprocess
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -74,7 +81,7 @@ JOBS = {
 }
 
 
-def measure(name: str, experiment: fedflat.Experiment) -> dict[str, object]:
+def measure(name: str, experiment: fedflat.Experiment) -> dict[str, Any]:
     """Start-up (data, model, compilation, first round) apart from the remaining rounds."""
     begin = time.perf_counter()
     training = Training(experiment, assemble(experiment), None)
@@ -110,28 +117,58 @@ def estimate(training: Training) -> int:
     return sum(needs(experiment.method, task, feed, starts[0], lanes, trials)) + nbytes((feed.x, feed.y))
 
 
+def repeated(name: str, experiment: fedflat.Experiment, repetitions: int) -> dict[str, Any]:
+    """The repetition whose time is the median of all (of an even number, the faster of the two in the middle)."""
+    rows = [measure(name, experiment) for _ in range(repetitions)]
+    return sorted(rows, key=lambda row: row["seconds"])[(repetitions - 1) // 2] | {"repetitions": repetitions}
+
+
+def beside_loop(name: str, ms_per_round: float, rounds: int) -> dict[str, object]:
+    """The time of a round of the plain loop on the same job; nothing for a job that it does not have."""
+    command = [sys.executable, str(Path(__file__).with_name("loop.py")), name, "--rounds", str(rounds)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        return {}
+    slow = 1000 * json.loads(done.stdout.splitlines()[-1])["s_per_round"]
+    return {"loop_ms_per_round": round(slow, 2), "ratio": round(slow / ms_per_round, 1)}
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Markdown."""
+    columns = ("job", "precision", "full_job_s", "ms_per_round", "startup_s", "loop_ms_per_round", "ratio", "peak_gb")
+    lines = [[str(row.get(column, "–")) for column in columns] for row in rows]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in [list(columns), ["---"] * len(columns), *lines])
+
+
 def _wait() -> None:
     if torch.cuda.is_available():
         torch.cuda.synchronize()
 
 
 def main() -> None:
-    """Run the named jobs and print one JSON line each."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Run the named jobs, print one JSON line each, and a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("jobs", nargs="+", choices=JOBS)
     parser.add_argument("--precision", default="auto")
     parser.add_argument("--engine", default="auto")
     parser.add_argument("--rounds", type=int)
+    parser.add_argument("--repetitions", type=int, default=1)
+    parser.add_argument("--loop", type=int, default=0)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     print(json.dumps(versions()), flush=True)
+    rows = []
     for name in options.jobs:
         experiment = replace(JOBS[name], precision=options.precision, engine=options.engine)
-        row = measure(name, replace(experiment, rounds=options.rounds or experiment.rounds))
+        experiment = replace(experiment, rounds=options.rounds or experiment.rounds)
+        row = repeated(name, experiment, options.repetitions)
+        row |= beside_loop(name, row["ms_per_round"], options.loop) if options.loop else {}
+        rows.append(row)
         print(json.dumps(row), flush=True)
         if options.out:
             with options.out.open("a") as file:
                 file.write(json.dumps(row | versions()) + "\n")
+    print(table(rows))
 
 
 if __name__ == "__main__":

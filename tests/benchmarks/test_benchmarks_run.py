@@ -124,3 +124,11 @@ def test_flatness() -> None:
     lines = run("flatness.py", "--samples", "8", "--grid", "3", "--batch", "4", "--device", "cpu").splitlines()
     assert [line.split()[0] for line in lines[1:]] == ["lambda1", "lambda1", "landscape", "landscape"]
     assert all(float(line.split()[-2]) > 0 for line in lines[1:])
+
+
+def test_jobs_beside_the_plain_loop() -> None:
+    lines = run("jobs.py", "digits", "--rounds", "2", "--repetitions", "2", "--loop", "2").splitlines()
+    row = json.loads(lines[1])
+    assert row["ratio"] == pytest.approx(row["loop_ms_per_round"] / row["ms_per_round"], abs=0.06)
+    assert (row["rounds"], row["repetitions"]) == (1, 2)
+    assert lines[-1].startswith(f"| digits | auto | {row['full_job_s']} |")
