@@ -2,6 +2,7 @@
 
 Prints one JSON line for each job, the median of `--repetitions`, and at the end a table. `--loop N` also plays N rounds
 of the plain PyTorch loop of benchmarks/loop.py, for the jobs that it has, and gives the ratio of the times of a round.
+`--states host` keeps clients' states on the host, as fedflat does where a GPU is too small for them.
 """
 
 from __future__ import annotations
@@ -81,10 +82,11 @@ JOBS = {
 }
 
 
-def measure(name: str, experiment: fedflat.Experiment) -> dict[str, Any]:
-    """Start-up (data, model, compilation, first round) apart from the remaining rounds."""
+def measure(name: str, experiment: fedflat.Experiment, home: torch.device | None) -> dict[str, Any]:
+    """Start-up (data, model, compilation, first round) apart from the remaining rounds; clients' states at `home`."""
     begin = time.perf_counter()
-    training = Training(experiment, assemble(experiment), None)
+    assembly = assemble(experiment)
+    training = Training(experiment, assembly, None, trials=assembly.trials(experiment, home) if home else None)
     training.play_round()
     _wait()
     ready, steps, first = time.perf_counter(), training.steps, training.round
@@ -117,9 +119,9 @@ def estimate(training: Training) -> int:
     return sum(needs(experiment.method, task, feed, starts[0], lanes, trials)) + nbytes((feed.x, feed.y))
 
 
-def repeated(name: str, experiment: fedflat.Experiment, repetitions: int) -> dict[str, Any]:
+def repeated(name: str, experiment: fedflat.Experiment, repetitions: int, home: torch.device | None) -> dict[str, Any]:
     """The repetition whose time is the median of all (of an even number, the faster of the two in the middle)."""
-    rows = [measure(name, experiment) for _ in range(repetitions)]
+    rows = [measure(name, experiment, home) for _ in range(repetitions)]
     return sorted(rows, key=lambda row: row["seconds"])[(repetitions - 1) // 2] | {"repetitions": repetitions}
 
 
@@ -154,6 +156,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--repetitions", type=int, default=1)
     parser.add_argument("--loop", type=int, default=0)
+    parser.add_argument("--states", choices=("auto", "host"), default="auto")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     print(json.dumps(versions()), flush=True)
@@ -161,7 +164,8 @@ def main() -> None:
     for name in options.jobs:
         experiment = replace(JOBS[name], precision=options.precision, engine=options.engine)
         experiment = replace(experiment, rounds=options.rounds or experiment.rounds)
-        row = repeated(name, experiment, options.repetitions)
+        home = torch.device("cpu") if options.states == "host" else None
+        row = repeated(name, experiment, options.repetitions, home)
         row |= beside_loop(name, row["ms_per_round"], options.loop) if options.loop else {}
         rows.append(row)
         print(json.dumps(row), flush=True)

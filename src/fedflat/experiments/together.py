@@ -94,8 +94,8 @@ def _finish(trainings: Sequence[Training], engine: Engine, watch: Watcher) -> li
         now = [n for n in under_way if trainings[n].round == round]
         _play([trainings[n] for n in now], [offsets[n] for n in now], engine)
         for n in now:
-            trainings[n].after_round(time.perf_counter() - began, lambda round, rows: None)
-        watch(round + 1, trainings[now[0]].history[-len(trainings[now[0]].trials) :])
+            trainings[n].after_round(time.perf_counter() - began)
+        watch(round + 1, trainings[now[0]].newest)
     return [training.conclude() for training in trainings]
 
 

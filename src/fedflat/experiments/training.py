@@ -89,12 +89,18 @@ class Training:
         began = time.perf_counter() - self.seconds
         while not self.done:
             self.play_round()
-            self.after_round(time.perf_counter() - began, watch)
+            self.after_round(time.perf_counter() - began)
+            watch(self.round, self.newest)
+
+    @property
+    def newest(self) -> list[dict[str, Any]]:
+        """The last metrics of every trial."""
+        return self.history[-len(self.trials) :]
 
     @property
     def done(self) -> bool:
         """All rounds are played, or nothing is left to train: every seed's last loss is not finite."""
-        last = self.history[-len(self.trials) :]
+        last = self.newest
         return self.round >= self.experiment.rounds or (bool(last) and all(row["loss"] is None for row in last))
 
     def play_round(self) -> None:
@@ -125,14 +131,13 @@ class Training:
         self.steps += sum(_lengths(self.experiment, self.assembly, self.round)) * self.experiment.method.exchanges
         self.round += 1
 
-    def after_round(self, seconds: float, watch: Watcher) -> None:
-        """Evaluate, checkpoint and tell, where it is time to; `seconds` of training have passed in all."""
+    def after_round(self, seconds: float) -> None:
+        """Evaluate and checkpoint, where it is time to; `seconds` of training have passed in all."""
         experiment, self.seconds = self.experiment, seconds
         if experiment.evaluates(self.round):
             self._measure()
         if self.folder and self.round - self._saved >= experiment.checkpoint_every and seconds >= self._quiet_until:
             self._checkpoint()
-        watch(self.round, self.history[-len(self.trials) :])
 
     def _weights(self, clients: list[int]) -> Tensor:
         """Averaging weights of a cohort, not normalised."""

@@ -106,14 +106,13 @@ def setting(words: Words) -> dict[str, Any]:
     return {**COMMON, **read_words(ordered, KNOWN | METHODS[where])}
 
 
+WITH_DUAL = FedGloSS | NaiveFedGloSS | FedSpeed
+
+
 def released(cell: Cell) -> dict[str, Any] | None:
     """FedGloSS with the dual's divisor of the released code, FedSpeed as its authors' code has it."""
     method = cell.setting["method"]
-    return (
-        {"method": replace(method, dual="released")}
-        if isinstance(method, FedGloSS | NaiveFedGloSS | FedSpeed)
-        else None
-    )
+    return {"method": replace(method, dual="released")} if isinstance(method, WITH_DUAL) else None
 
 
 PRETRAINED = "starts from ImageNet weights, which are not included"
