@@ -150,6 +150,43 @@ def test_a_rival_that_diverged_is_named_and_not_compared(tmp_path: Path) -> None
     assert claim.check(Stored(tmp_path)) == "holds where run (1 of 2 comparisons); fedavg diverged"
 
 
+def test_rivals_that_diverged_do_not_count(tmp_path: Path) -> None:
+    store(tmp_path, FEDSOL, 50.0)
+    store(tmp_path, FEDAVG, 10.0, diverged=True)
+    assert judged(tmp_path, FEDSOL) == OUTSIDE
+    store(tmp_path, "fedsol/table2 cifar10 lda-0.1 fedsam", 55.0)
+    assert judged(tmp_path, FEDSOL) == NOT
+
+
+@pytest.mark.parametrize(
+    ("fedgf", "fedasam", "expected"),
+    [
+        (70.0, 70.0, "undecided (1 of 1 comparisons too close)"),
+        (70.0, 60.0, "holds"),
+        (60.0, 70.0, "does not hold here (1 of 1 comparisons fail)"),
+        (60.0, 60.0, "undecided (1 of 1 comparisons too close)"),
+    ],
+)
+def test_what_is_never_reached_is_worst(tmp_path: Path, fedgf: float, fedasam: float, expected: str) -> None:
+    """FedAvg ends at 65: 70 reaches it in round 5,000, 60 never."""
+    fastest = Claim("", "fedgf/figure4", "cifar10", "fedgf", ("fedasam",))
+    for name, final in (("fedavg", 65.0), ("fedgf", fedgf), ("fedasam", fedasam)):
+        store(tmp_path, f"fedgf/table1 cifar10 alpha-0 cohort-5 {name}", final, curve=[[5000, final]])
+    assert fastest.check(Stored(tmp_path)) == expected
+
+
+def test_a_claim_of_the_released_code(tmp_path: Path) -> None:
+    claim = Claim("Best", "fedsol/table2", "cifar10 lda-0.1", "fedsol", ("fedavg", "fedsol"))
+    released = claim.released()
+    store(tmp_path, FEDAVG, 56.0)
+    store(tmp_path, FEDSOL, 50.0)
+    assert claim.check(Stored(tmp_path)).startswith("does not hold here")
+    assert released.compared(Stored(tmp_path)) == []
+    store(tmp_path, f"{FEDSOL} released", 64.0)
+    assert (released.text, released.check(Stored(tmp_path))) == ("Best, as released", "holds")
+    assert released.figures(Stored(tmp_path)) == "lda-0.1: fedsol 64.00 (1 seed), fedavg 56.00 (1 seed)"
+
+
 @pytest.mark.parametrize(
     ("seeds", "expected"), [([60.0, 64.0], "undecided"), ([62.0, 62.0], "holds"), ([62.0], "holds")]
 )

@@ -8,13 +8,14 @@ A claim
 - does not hold here where one is decided the other way,
 - is undecided where none is, but some are too close to tell.
 
-Rivals that diverged here are named and not compared.
+Rivals that diverged here are named and not compared. What is never reached takes infinitely many rounds. "As released"
+means the best with what the released code does, and its rivals as the papers have them.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from fedflat.papers.catalogue import find_table
@@ -43,12 +44,14 @@ class Compared(NamedTuple):
     @property
     def lead(self) -> float:
         """Positive where the first is better."""
+        if self.ours.mean == self.theirs.mean:
+            return 0.0
         return (1 if MEASURES[self.one.measure].higher else -1) * (self.ours.mean - self.theirs.mean)
 
     @property
     def chance(self) -> float:
         """2 √(e₁² + e₂² + f²)."""
-        largest = max(abs(self.ours.mean), abs(self.theirs.mean))
+        largest = max((abs(ours.mean) for ours in (self.ours, self.theirs) if math.isfinite(ours.mean)), default=0.0)
         unknown = 0.5 if MEASURES[self.one.measure].unit == "%" else 0.05 * largest
         return 2 * math.hypot(_error(self.one, self.ours), _error(self.other, self.theirs), unknown)
 
@@ -69,11 +72,17 @@ class Claim:
     best: str
     than: tuple[str, ...] = ()
     margin: float = 0.0
+    variant: str = ""  # of `best`
+
+    def released(self) -> Claim:
+        """The same of the released code."""
+        return replace(self, text=f"{self.text}, as released", variant="released")
 
     def pairs(self) -> list[tuple[Cell, Cell]]:
         """Every cell of `best` beside each that it shall beat."""
         table = find_table(self.table)
-        chosen = [c for c in table.cells if c.method == self.best and c.matches([self.columns])]
+        pool = [cell for cell in (*table.cells, *table.variants) if cell.variant == self.variant]
+        chosen = [cell for cell in pool if cell.method == self.best and cell.matches([self.columns])]
         return [(cell, other) for cell in chosen for other in table.rivals(cell) if self._rival(other)]
 
     def _rival(self, other: Cell) -> bool:
@@ -81,7 +90,7 @@ class Claim:
 
     def check(self, stored: Stored) -> str:
         """Whether it holds here; a comparison without both numbers, at all rounds, is left out."""
-        every = self._compared(stored)
+        every = self.compared(stored)
         lost = dict.fromkeys(c.other.method for c in every if c.theirs.diverged)
         found = self._answer([c for c in every if not c.theirs.diverged])
         return f"{found}; {', '.join(lost)} diverged" if lost else found
@@ -97,7 +106,7 @@ class Claim:
             return f"{DOES_NOT} ({few} fail)" if against else f"{UNDECIDED} ({few} too close)"
         return HOLDS if len(compared) == total else f"{HOLDS} where run ({len(compared)} of {total} comparisons)"
 
-    def _compared(self, stored: Stored) -> list[Compared]:
+    def compared(self, stored: Stored) -> list[Compared]:
         """The pairs of which both have numbers after all rounds."""
         numbers = [(one, other, stored.ours(one), stored.ours(other)) for one, other in self.pairs()]
         known = [Compared(one, other, a, b) for one, other, a, b in numbers if a and b]
@@ -106,7 +115,7 @@ class Claim:
     def figures(self, stored: Stored) -> str:
         """In each column that was run, our number of `best` and that of its strongest rival."""
         nearest: dict[str, Compared] = {}
-        for compared in self._compared(stored):
+        for compared in self.compared(stored):
             known = nearest.get(compared.one.name)
             if not compared.theirs.diverged and (known is None or compared.lead < known.lead):
                 nearest[compared.one.name] = compared

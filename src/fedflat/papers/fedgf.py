@@ -73,7 +73,7 @@ def methods(rho: float, adaptive: float) -> dict[str, Any]:
         "fedgamma": FedGAMMA(rho=rho),
         "fedsmoo": FedSMOO(rho=rho, regularise=False),
         "fedgf": FedGF(rho=rho, threshold=0.1, window=30),
-        "c-0": FedGF(rho=rho, static_c=0.0),
+        "c-0": FedSAM(rho=rho),  # which FedGF is while c = 0
         "c-0.5": FedGF(rho=rho, static_c=0.5),
         "c-1": FedGF(rho=rho, static_c=1.0),
     }

@@ -74,7 +74,7 @@ class Table:
 
     def rivals(self, cell: Cell) -> list[Cell]:
         """The cells that a cell is compared with: all but the method is the same."""
-        return [other for other in self.cells if other.group == cell.group and other.words != cell.words]
+        return [other for other in self.cells if other.group == cell.group and other.method != cell.method]
 
     def beside(self, other: Table) -> Table:
         """This table with the cells of another part of it."""

@@ -6,7 +6,8 @@ that neither ± knows of. A ± over clients, as in FedSOL's Table 9, does not co
 
 - within 2 sd: |m − p| is at most that.
 - same ranking: it is more, but against every rival (same column) that has a number, m is on the side where the paper
-  has it; rivals whose printed numbers are no further apart than the allowed distance do not count, and one must.
+  has it; rivals whose printed numbers are no further apart than the allowed distance do not count, nor those that
+  diverged here, and one must.
 - not reproduced: it is more, and a rival is on the other side.
 - outside, no rival yet: it is more, and no rival that counts has a number.
 - fails too, trains here: for what the paper prints as not converging; up to 1.5 times the accuracy of guessing fails.
@@ -60,7 +61,7 @@ def _sides(table: Table, cell: Cell, ours: Ours, stored: Stored) -> list[bool]:
     sides = []
     for rival in table.rivals(cell):
         theirs = stored.ours(rival)
-        if rival.printed is None or theirs is None or not stored.comparable(rival, theirs):
+        if rival.printed is None or theirs is None or theirs.diverged or not stored.comparable(rival, theirs):
             continue
         gap = cell.printed - rival.printed
         if math.isfinite(gap) and abs(gap) > max(allowed(cell, None, table.spread), allowed(rival, None, table.spread)):
