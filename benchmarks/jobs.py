@@ -129,8 +129,10 @@ def beside_loop(name: str, ms_per_round: float, rounds: int) -> dict[str, object
     """The time of a round of the plain loop on the same job; nothing for a job that it does not have."""
     command = [sys.executable, str(Path(__file__).with_name("loop.py")), name, "--rounds", str(rounds)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
+    if done.returncode == 2:
         return {}
+    if done.returncode:
+        sys.exit(done.stderr)
     slow = 1000 * json.loads(done.stdout.splitlines()[-1])["s_per_round"]
     return {"loop_ms_per_round": round(slow, 2), "ratio": round(slow / ms_per_round, 1)}
 

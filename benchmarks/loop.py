@@ -2,7 +2,7 @@
 
 FedAvg as one writes it without a framework: a module, torch.optim.SGD, one client after another, state_dicts averaged.
 Data, split, model and hyper-parameters are those of the job of the same name in benchmarks/jobs.py. Images stay on the
-device and are augmented there batch by batch, as fedflat does it, so the difference is the training itself.
+device and are augmented there batch by batch, which is faster than the usual loader with one process per image.
 """
 
 from __future__ import annotations
@@ -17,28 +17,27 @@ from dataclasses import replace
 import torch
 import torch.nn.functional as F
 from jobs import JOBS
-from plain import accuracy, digits_cnn, fedavg_cnn, now, pfl_cnn, timing
+from plain import accuracy, crop_and_flip, cut_out, digits_cnn, fedavg_cnn, now, pfl_cnn, timing
 from torch import Tensor, nn
 
 import fedflat
-from fedflat.data.augment import augment
-from fedflat.experiments.assemble import Assembly, assemble
+from fedflat.experiments.assemble import assemble
 from fedflat.experiments.result import versions
 
 MODELS: dict[str, Callable[[], nn.Module]] = {"digits": digits_cnn, "fedavg": fedavg_cnn, "pfl": pfl_cnn}
 State = dict[str, Tensor]
+Images = Callable[[Tensor], tuple[Tensor, Tensor]]  # the augmented images and classes of these rows
 
 
-def train_client(model: nn.Module, job: fedflat.Experiment, data: Assembly, rows: Tensor, lr: float) -> State:
+def train_client(model: nn.Module, job: fedflat.Experiment, images: Images, rows: Tensor, lr: float) -> State:
     """Local epochs of SGD from the global model; returns the client's weights."""
-    model, feed = copy.deepcopy(model), data.feed
+    model = copy.deepcopy(model)
     sgd = torch.optim.SGD(model.parameters(), lr=lr, momentum=job.momentum, weight_decay=job.weight_decay)
     for _ in range(job.local_epochs):
         for batch in rows[torch.randperm(len(rows), device=rows.device)].split(job.batch_size):
-            keys = torch.randint(2**62, batch.shape, device=batch.device)
-            x = augment(feed.x[batch], keys, feed.spec, data.dataset.mean, data.dataset.std)
+            x, y = images(batch)
             sgd.zero_grad()
-            F.cross_entropy(model(x), feed.y[batch]).backward()
+            F.cross_entropy(model(x), y).backward()
             sgd.step()
     return model.state_dict()
 
@@ -57,15 +56,25 @@ class Loop:
         self.device, self.test = self.data.feed.y.device, self.data.feed.test()
         torch.manual_seed(job.seeds[0])
         self.model, self.draw = MODELS[name]().to(self.device), random.Random(job.seeds[0])
+        constants = (self.data.dataset.mean, self.data.dataset.std)
+        self.mean, self.std = (torch.tensor(c, device=self.device).view(-1, 1, 1) for c in constants)
         self.clients = [torch.from_numpy(part).to(self.device) for part in self.data.parts]
         self.steps = 0
+
+    def images(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """These images, augmented and normalised, and their classes."""
+        feed, x = self.data.feed, self.data.feed.x[rows]
+        if feed.spec.crop:
+            x = crop_and_flip(x, feed.spec.crop)
+        x = ((x / 255 if x.dtype == torch.uint8 else x) - self.mean) / self.std
+        return cut_out(x, feed.spec.cutout) if feed.spec.cutout else x, feed.y[rows]
 
     def play_round(self, round: int) -> None:
         """Train a cohort and average it."""
         job = self.job
         cohort = [self.clients[k] for k in self.draw.sample(range(len(self.clients)), job.cohort)]
         lr = job.lr * job.lr_decay**round
-        states = [train_client(self.model, job, self.data, rows, lr) for rows in cohort]
+        states = [train_client(self.model, job, self.images, rows, lr) for rows in cohort]
         self.model.load_state_dict(average(states, [len(rows) for rows in cohort]))
         self.steps += job.local_epochs * sum(-(-len(rows) // job.batch_size) for rows in cohort)
 

@@ -86,6 +86,25 @@ def train(model: nn.Module, x: Tensor, y: Tensor, job: Job) -> None:
             optimiser.step()
 
 
+def crop_and_flip(x: Tensor, most: int) -> Tensor:
+    """Each image moved by up to `most` pixels, black where nothing was, and half of them mirrored."""
+    size, side = len(x), x.shape[-1]
+    pixels = torch.arange(side, device=x.device)
+    top, left = torch.randint(2 * most + 1, (2, size, 1), device=x.device)
+    mirrored = torch.rand(size, 1, device=x.device) < 0.5
+    rows, columns = top + pixels, left + torch.where(mirrored, side - 1 - pixels, pixels)
+    images = torch.arange(size, device=x.device)[:, None, None]
+    return F.pad(x, [most] * 4)[images, :, rows[:, :, None], columns[:, None]].permute(0, 3, 1, 2)
+
+
+def cut_out(x: Tensor, side: int) -> Tensor:
+    """A square of each image made 0, its centre anywhere."""
+    pixels = torch.arange(x.shape[-1], device=x.device)
+    place = pixels - torch.randint(x.shape[-1], (2, len(x), 1), device=x.device) + side // 2
+    rows, columns = (place >= 0) & (place < side)
+    return x.masked_fill((rows[:, :, None] & columns[:, None])[:, None], 0)
+
+
 @torch.no_grad()
 def accuracy(model: nn.Module, x: Tensor, y: Tensor, batch_size: int = 2000) -> float:
     """Fraction of samples whose class the model names."""

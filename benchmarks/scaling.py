@@ -21,6 +21,7 @@ import matplotlib.pyplot as plt
 import torch
 from machine import describe
 from matplotlib.axes import Axes
+from matplotlib.ticker import LogLocator
 from synthetic import Timed, images, in_turn
 
 import fedflat
@@ -116,12 +117,21 @@ def _panel(axis: Axes, sweep: str, records: list[dict[str, Any]]) -> None:
     axis.plot([r["value"] for r in records], [1000 * r["s_per_round"] for r in records], "o-")
     axis.set_xscale("log")
     axis.set_yscale("log")
+    axis.yaxis.set_major_formatter("{x:g}")
+    axis.yaxis.set_minor_formatter("")
+    axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axis.set_xlabel(TITLES[sweep])
     axis.grid(alpha=0.3)
     if sweep == "model":
+        axis.margins(x=0.25, y=0.1)
         for r in records:
             axis.annotate(
-                r["model"], (r["value"], 1000 * r["s_per_round"]), fontsize=7, xytext=(0, 6), textcoords="offset points"
+                r["model"],
+                (r["value"], 1000 * r["s_per_round"]),
+                fontsize=7,
+                xytext=(0, 7),
+                ha="center",
+                textcoords="offset points",
             )
 
 

@@ -74,6 +74,24 @@ def test_plain_models_start_where_ours_do(model, twin, shape):
     assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
 
 
+def test_plain_augmentation_moves_mirrors_and_cuts():
+    x = torch.arange(1, 1 + 20 * 3 * 6 * 6).view(20, 3, 6, 6)
+    padded = torch.nn.functional.pad(x, [2] * 4)
+    mirrored = 0
+    for image, moved in zip(padded, plain.crop_and_flip(x, 2), strict=True):
+        windows = [image[:, i : i + 6, j : j + 6] for i in range(5) for j in range(5)]
+        as_it_was = any(torch.equal(moved, window) for window in windows)
+        assert as_it_was or any(torch.equal(moved, window.flip(2)) for window in windows)
+        mirrored += not as_it_was
+    assert 0 < mirrored < 20
+    cut = plain.cut_out(x, 4) == 0
+    assert (cut[:, 0] == cut[:, 2]).all()
+    sizes = cut[:, 0].flatten(1).sum(1)
+    assert sizes.max() <= 16
+    assert sizes.min() >= 4
+    assert len(set(sizes.tolist())) > 1
+
+
 @pytest.mark.parametrize(("script", "package"), [("flower_job.py", "flwr.simulation, ray"), ("pfl_job.py", "pfl")])
 def test_other_frameworks(script, package, job):
     if not OTHER.exists() or subprocess.run([str(OTHER), "-c", f"import {package}"], capture_output=True).returncode:
@@ -124,6 +142,16 @@ def test_flatness() -> None:
     lines = run("flatness.py", "--samples", "8", "--grid", "3", "--batch", "4", "--device", "cpu").splitlines()
     assert [line.split()[0] for line in lines[1:]] == ["lambda1", "lambda1", "landscape", "landscape"]
     assert all(float(line.split()[-2]) > 0 for line in lines[1:])
+
+
+def test_breakdown() -> None:
+    lines = run("breakdown.py", "digits", "--rows", "5").strip().splitlines()
+    assert lines[0].startswith("15 steps of 5 lanes, ")
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines[4:]]
+    assert len(rows) == 5
+    times = [float(row[1]) for row in rows]
+    assert times == sorted(times, reverse=True)
+    assert sum(float(row[2]) for row in rows) <= 100
 
 
 def test_jobs_beside_the_plain_loop() -> None:
