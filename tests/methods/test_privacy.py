@@ -36,7 +36,7 @@ def reply_to(method: Method, distance: float) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("inner", INNERS, ids=lambda m: type(m).__name__)
-@pytest.mark.parametrize("distance", [1e-3, 0.4, 7.0, 1e6])
+@pytest.mark.parametrize("distance", [1e-3, 0.4, 7.0, 1e6, math.inf, math.nan])
 def test_no_reply_is_longer_than_the_bound(inner: Method, distance: float) -> None:
     sent = reply_to(ff.Private(inner=inner, clip=0.5), distance)
     assert float(torch.cat([t.reshape(-1) for t in sent.values()]).norm()) <= 0.5 + 1e-9

@@ -39,7 +39,7 @@ def run_together(
     """Train experiments that agree in all but MAY_DIFFER; the results come in their order.
 
     With `folders`, one for each, leave run folders there; `resume` continues what was interrupted in any of them.
-    `watch` hears of the first experiment. The seconds of a result are those of the whole.
+    `watch` hears of the first experiment that played a round. The seconds of a result are those of the whole.
     """
     check_alike(experiments)
     assemblies = _assemble(experiments)

@@ -59,13 +59,13 @@ class Private(Wrapper):
     def reply(self, w: Tensor, msg: Any, client: Any, local: Local) -> tuple[Any, Any]:
         """The inner method's reply to a change of bounded length, itself of bounded length."""
         change = w - msg.params
-        bounded = msg.params + change * self._factor(norm(change))
-        reply, kept = self.inner.reply(bounded, msg, client, local)
-        factor = self._factor(torch.stack([norm(t.reshape(-1)) for t in pack(reply).values()]).norm())
-        return tree_map(lambda t: t * factor, reply), kept
+        reply, kept = self.inner.reply(msg.params + self._bounded(change, norm(change)), msg, client, local)
+        length = torch.stack([norm(t.reshape(-1)) for t in pack(reply).values()]).norm()
+        return tree_map(lambda t: self._bounded(t, length), reply), kept
 
-    def _factor(self, length: Tensor) -> Tensor:
-        return (self.clip / length).clamp(max=1.0)
+    def _bounded(self, t: Tensor, length: Tensor) -> Tensor:
+        """t of something that is `length` long, shortened with it to C; 0 of what has diverged, which has no length."""
+        return torch.where(length.isfinite(), t * (self.clip / length).clamp(max=1.0), 0.0)
 
     def update(self, server: Noisy, cohort: Cohort) -> Noisy:
         """The inner update with noisy plain means; weights would make a large client's influence larger than C."""
