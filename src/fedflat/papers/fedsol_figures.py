@@ -47,7 +47,7 @@ FIGURE3 = table(
 
 
 def _strength(words: Words) -> dict[str, Any]:
-    """FedSOL on the whole model with adaptive or fixed strength."""
+    """FedSOL with adaptive or fixed strength."""
     found = setting(("cifar10", "lda-0.1", words[2], "fedsol"))
     lam: Any = {"adaptive": "tensor", "fixed": "fixed"}[words[-1]]
     return found | {"method": FedSOL(rho=found["method"].rho, perturb="head", lam=lam)}
@@ -88,7 +88,7 @@ FIGURE7 = table(
     setting,
     [f"{HERE} {number}" for number in ("lambda1", "ratio")],
     everywhere("fedavg", "fedasam", "fedsol", columns=2),
-    note="Claim: FedSOL's are the smallest. The numbers in the figure are not in the text. The landscapes themselves: "
+    note="Claim: FedSOL's ratio is the smallest. The numbers in the figure are not in the text. The landscapes: "
     "fedflat analyse RUN --what landscape --directions eigen.",
 )
 

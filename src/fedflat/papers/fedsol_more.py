@@ -121,7 +121,7 @@ TABLE11 = table(
     resnet18 all     66.69
     resnet18 head    66.32
     """,
-    variants=VARIANTS,
+    variants={**VARIANTS, "released": _released},
 )
 
 
@@ -162,6 +162,7 @@ TABLE13 = table(
     fedsam   3.380
     fedsol   2.900
     """,
+    note="FedSOL with an L2 proximal loss (Appendix I).",
     unavailable={"*": "seconds on an A6000; fedflat run METHOD --probes cost compares steps on this machine"},
 )
 
