@@ -30,7 +30,7 @@ FEDGF = (
     Claim("FedGF is best on CIFAR-10 at α = 0.05", "fedgf/table1", "cifar10 alpha-0.05", "fedgf"),
     Claim("FedGF has the lowest LPF at α = 0", "fedgf/table2", "cifar100 alpha-0 lpf", "fedgf"),
     Claim("FedGF has the lowest λ1 at α = 0", "fedgf/table2", "cifar100 alpha-0 lambda1", "fedgf"),
-    Claim("so on CIFAR-10, where the paper has none", "fedgf/table2", "cifar10 alpha-0 lambda1", "fedgf"),
+    Claim("the same on CIFAR-10, not in the paper", "fedgf/table2", "cifar10 alpha-0 lambda1", "fedgf"),
     Claim("FedGF has less discrepancy than FedSAM", "fedgf/table2", "alpha-0 discrepancy", "fedgf", ("fedsam",)),
     Claim("FedGF needs fewer transmissions than FedSMOO", "fedgf/table4", "*", "fedgf", ("fedsmoo",)),
     Claim("Adaptive c is better than any constant", "fedgf/table5", "*", "fedgf"),
@@ -49,7 +49,7 @@ FEDGLOSS = (
     Claim("FedGloSS reaches the flattest minima", "fedgloss/table8", "*", "fedgloss"),
     Claim("SAM on the clients makes flatter minima", "fedgloss/table8", "*", "fedsam", ("fedavg",)),
     Claim("FedGloSS keeps the model shorter", "fedgloss/figure8", "*", "fedgloss", ("feddyn-sam", "fedsmoo")),
-    Claim("Its local models are flattest on all data", "fedgloss/table1", "lambda-global", "fedgloss"),
-    Claim("It needs fewer rounds than these", "fedgloss/table10", "*", "fedgloss", SLOWER),
+    Claim("FedGloSS's local models are flattest", "fedgloss/table1", "lambda-global", "fedgloss"),
+    Claim("FedGloSS needs fewer rounds than most", "fedgloss/table10", "*", "fedgloss", SLOWER),
 )
 CLAIMS = (*FEDSOL, *FEDGF, *FEDGLOSS)

@@ -56,9 +56,7 @@ KNOWN: dict[str, dict[str, Any]] = {
     "fedbabu": {"method": FedBABU()},
 }
 OTHERS = ("svhn", "cinic10", "pathmnist", "tissuemnist")
-RELEASED: dict[
-    str, dict[str, Any]
-] = {  # radii of the released configurations; FedSOL with Λ along axis 0
+RELEASED: dict[str, dict[str, Any]] = {  # radii of the released configurations; FedSOL with Λ along axis 0
     "fedsol": {"method": FedSOL(rho=2.0, lam="dim0", perturb="head")},
     "fedsam": {"method": FedSAM(rho=0.5)},
     "fedasam": {"method": FedASAM(rho=0.5, eta=0.0, biases=True)},
