@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedflat.report.runs import Run, plain_numbers
+from fedflat.flatness.summary import SHOWN
+from fedflat.report.checks import DAMAGE, measured, number, row_of
+from fedflat.report.runs import Run
 
 ARRAYS = {  # the arrays that figures need, all of one length; landscapes have surfaces
     "hessian": ("number", "eigenvalue"),
@@ -34,33 +36,27 @@ def read_analyses(runs: Sequence[Run]) -> tuple[list[Documents], list[str]]:
                 documents[what] = _read(path, what)
             except FileNotFoundError:
                 continue
-            except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            except DAMAGE as error:
                 problems.append(f"{path}: damaged ({type(error).__name__}: {error}); run fedflat analyse again")
     return found, problems
 
 
 def _read(path: Path, what: str) -> dict[str, Any]:
-    """A document whose seeds all have their arrays."""
+    """A document whose seeds all have the numbers and arrays that are shown."""
     document = json.loads(path.read_text(encoding="utf-8"))
     seeds: Mapping[str, Mapping[str, Any]] = document["seeds"]
-    if not seeds or not plain_numbers(_values(seeds)):
-        raise ValueError("seeds without numbers")
-    document["settings"].get("directions")  # what it was measured with
+    if not seeds:
+        raise ValueError("no seeds")
+    if not isinstance(document["settings"], Mapping):
+        raise ValueError("no settings")
     for seed in seeds.values():
+        for key in SHOWN.get(what, {}):
+            if not measured(seed.get(key)):
+                raise ValueError(f"{key} {seed[key]}")
         for losses in _surfaces(seed, what):
-            if all(loss is None for row in losses for loss in row):
-                raise ValueError("no finite loss")
-            _same_length([seed["x"], *losses])
-            _same_length([seed["y"], losses])
-        _same_length([seed[name] for name in ARRAYS[what]])
+            _check_surface(seed["x"], seed["y"], losses)
+        _check_rows([seed[name] for name in ARRAYS[what]])
     return document
-
-
-def _values(found: Any) -> Any:
-    """What mappings within lists hold, as lists."""
-    if isinstance(found, Mapping):
-        return [_values(each) for each in found.values()]
-    return [_values(each) for each in found] if isinstance(found, list) else found
 
 
 def _surfaces(seed: Mapping[str, Any], what: str) -> list[list[list[float | None]]]:
@@ -71,6 +67,19 @@ def _surfaces(seed: Mapping[str, Any], what: str) -> list[list[list[float | None
     return [seed["loss"]] if what == "landscape" else []
 
 
-def _same_length(arrays: Sequence[Sequence[Any]]) -> None:
+def _check_surface(x: list[float], y: list[float], losses: list[list[float | None]]) -> None:
+    """At least two places each way, and a loss for some of them."""
+    if not all(map(number, [*x, *y])) or min(len(x), len(y)) < 2:
+        raise ValueError("x and y are no axes")
+    if all(loss is None for row in losses for loss in row):
+        raise ValueError("no finite loss")
+    _check_rows([x, *losses])
+    _check_rows([y, [0.0] * len(losses)])
+
+
+def _check_rows(arrays: Sequence[Any]) -> None:
+    """Lists of numbers, as long as each other."""
+    if not all(map(row_of, arrays)):
+        raise ValueError("arrays without numbers")
     if len({len(array) for array in arrays}) > 1:
         raise ValueError("arrays of unequal length")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import yaml
 from fedflat.engine.folder import read_rows
 from fedflat.errors import UserError
 from fedflat.experiments.result import Result
+from fedflat.report.checks import DAMAGE, check_config, check_result, check_row
 
 
 @dataclass(frozen=True)
@@ -42,30 +43,27 @@ def read_run(path: Path) -> Run:
     """Read a run folder; raises UserError for one that is none or is damaged."""
     try:
         config = yaml.safe_load((path / "config.yaml").read_text(encoding="utf-8"))
-        rows, finished = [_checked(row) for row in read_rows(path / "metrics.jsonl")], path / "result.json"
-        result = Result(**json.loads(finished.read_text(encoding="utf-8")), history=rows) if finished.exists() else None
-        setting = {"method": config["method"], "cohort": int(config.get("cohort", 1)), **config}
+        check_config(config)
+        rows = read_rows(path / "metrics.jsonl")
+        for row in rows:
+            check_row(row)
+        result = _result(path / "result.json", rows)
     except FileNotFoundError as error:
         raise UserError(f"{path}: not a run folder ({Path(str(error.filename)).name} is missing)") from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, yaml.YAMLError) as error:
+    except (*DAMAGE, UserError, yaml.YAMLError) as error:
         raise UserError(f"{path}: damaged run folder ({type(error).__name__}: {error})") from None
     if not rows:
         raise UserError(f"{path}: has no metrics yet")
-    return Run(path.name, path, setting, rows, result)
+    return Run(Path(os.path.abspath(path)).name, path, {"cohort": 1, **config}, rows, result)
 
 
-def _checked(row: dict[str, Any]) -> dict[str, Any]:
-    """A line of metrics.jsonl that has what tables and figures need."""
-    numbers = [row["round"], row["seed"], row["accuracy"], 0.0 if row["loss"] is None else row["loss"]]
-    probes = row.get("probes", {})
-    if not all(isinstance(number, Real) for number in numbers) or not plain_numbers([*probes.values()]):
-        raise ValueError(f"metrics.jsonl: {row}")
-    return row
-
-
-def plain_numbers(value: Any) -> bool:
-    """Whether a value of JSON is a number, null, or a list of such."""
-    return all(map(plain_numbers, value)) if isinstance(value, list) else value is None or isinstance(value, Real)
+def _result(path: Path, rows: list[dict[str, Any]]) -> Result | None:
+    """What a finished run has come to."""
+    if not path.exists():
+        return None
+    result = Result(**json.loads(path.read_text(encoding="utf-8")), history=rows)
+    check_result(result)
+    return result
 
 
 def read_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
