@@ -107,6 +107,16 @@ def test_a_comparison_stands_for_its_runs_and_names_stay_apart(make_run: MakeRun
     assert not problems
 
 
+@pytest.mark.parametrize("given", [".", "sub/.."])
+def test_a_folder_given_by_dots_has_its_name(given: str, make_run: MakeRun, tmp_path: Path, monkeypatch) -> None:
+    run, page = make_run("steady", [0.5]), tmp_path / "page.html"
+    (run / "sub").mkdir()
+    monkeypatch.chdir(run)
+    assert main(["report", given, "--out", str(page)]) == 0
+    assert "<title>steady on digits</title>" in page.read_text()
+    assert ">steady</td>" in page.read_text()
+
+
 def test_names_cannot_break_the_page(make_run: MakeRun, tmp_path: Path) -> None:
     make_run("<script>alert(1)<", [0.5])
     page = tmp_path / "page.html"

@@ -78,6 +78,20 @@ def test_events_of_runs_with_one_name_stay_apart_and_below_the_folder(make_run: 
     assert not [*runs[0].glob("**/events*")]
 
 
+@pytest.mark.parametrize("other", ["two/there", "two/here"])  # the first is named by its folder, or as it is given
+def test_events_of_a_folder_given_by_dots_stay_below_the_folder(
+    other: str, make_run: MakeRun, tmp_path: Path, monkeypatch
+) -> None:
+    pytest.importorskip("tensorboard")
+    run, second = make_run("one/here", [0.5]), make_run(other, [0.5])
+    (run / "sub").mkdir()
+    monkeypatch.chdir(run / "sub")
+    events = tmp_path / "events" / "deep"
+    assert main(["report", "..", str(second), "--out", str(tmp_path / "page.html"), "--tensorboard", str(events)]) == 0
+    assert len([*events.glob("*/seed-0/events.out.tfevents.*")]) == 2
+    assert [path.name for path in (tmp_path / "events").iterdir()] == ["deep"]
+
+
 def test_events_without_tensorboard(words: list[str], tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.delitem(sys.modules, "torch.utils.tensorboard", raising=False)
     monkeypatch.setitem(sys.modules, "tensorboard", None)

@@ -17,15 +17,21 @@ def write_events(runs: Sequence[Run], folder: Path) -> None:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         raise UserError("--tensorboard: needs the package tensorboard; install fedflat[tensorboard]") from None
-    for run in runs:
+    for run, name in zip(runs, _folders(runs), strict=True):
         for seed in dict.fromkeys(row["seed"] for row in run.rows):
-            place = folder / re.sub(r"[^\w.+=-]+", "-", run.name).strip("-") / f"seed-{seed}"
+            place = folder / name / f"seed-{seed}"
             try:
                 _clear(place)
                 with SummaryWriter(str(place)) as writer:
                     _write(writer, [row for row in run.rows if row["seed"] == seed], run.evaluated_on)
             except OSError as error:
                 raise UserError(f"--tensorboard {folder}: cannot be written ({error.strerror or error})") from None
+
+
+def _folders(runs: Sequence[Run]) -> list[str]:
+    """A folder's name for each run, none of which leads elsewhere, and a number where two would be the same."""
+    names = [re.sub(r"[^\w.+=-]+", "-", run.name).strip("-.") or "run" for run in runs]
+    return [f"{name}-{n}" if names.count(name) > 1 else name for n, name in enumerate(names)]
 
 
 def _clear(place: Path) -> None:
