@@ -47,10 +47,25 @@ def test_curves_are_means_with_bands_of_one_standard_deviation(make_run: MakeRun
     assert line.high == pytest.approx([0.25 + spread, 1.0])
 
 
-def test_one_seed_has_no_band_and_a_lost_loss_no_point(make_run: MakeRun) -> None:
-    (line,) = curves(charts(make_run("a", [0.3, 1.0], lost=True)), "loss")
+def test_one_seed_has_no_band(make_run: MakeRun) -> None:
+    folder = make_run("a", [0.3, 1.0])
+    rows = (folder / "metrics.jsonl").read_text().splitlines()
+    (folder / "metrics.jsonl").write_text("\n".join(rows[::2]) + "\n")
+    (line,) = curves(charts(folder), "loss")
     assert line.y == pytest.approx([0.7, 0.0])
     assert line.low == []
+
+
+def test_a_loss_ends_where_one_seed_has_diverged_and_the_accuracy_goes_on(make_run: MakeRun) -> None:
+    folder = make_run("a", [0.1, 0.5, 0.9, 0.9])
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    rows[5]["loss"] = None  # of round 3 and seed 1
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = charts(folder)
+    assert curves(found, "loss")[0].x == [1, 2]
+    assert curves(found, "loss")[0].y == pytest.approx([0.9, 0.5])
+    assert curves(found, "accuracy")[0].x == [1, 2, 3, 4]
+    assert "ends where the loss of any seed is not finite" in found["loss"].caption
 
 
 def test_communication_counts_everything_sent(make_run: MakeRun) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator, Sequence
 
 from fedflat.report.charts import COLOURS, Axis, Curves, Line, band
@@ -14,7 +15,7 @@ ROUND = Axis("round")
 def learning(runs: Sequence[Run]) -> Iterator[Curves]:
     """Accuracy and loss over the rounds, on the test set or on the validation samples."""
     again = "A line is the mean over seeds, its band one standard deviation to either side."
-    high, low = "Higher is better, and so is earlier.", "Lower is better; a line ends where the loss is not finite."
+    high, low = "Higher is better, and so is earlier.", "Lower is better; a line ends where the loss of any seed is not finite."
     samples = f"on the {evaluated_on(runs)} set"
     yield _over_rounds(runs, "accuracy", f"Accuracy {samples}", f"{again} {high}", _accuracy(runs))
     yield _over_rounds(runs, "loss", f"Loss {samples}", f"{again} {low}", Axis("cross entropy"))
@@ -29,8 +30,12 @@ def _over_rounds(runs: Sequence[Run], key: str, title: str, caption: str, y: Axi
 
 
 def line(run: Run, number: int, key: str) -> Line:
-    """Mean and band over seeds of a run's `key`, in the colour of the number-th run."""
-    points = [(row["round"], row[key]) for row in run.rows if row.get(key) is not None]
+    """Mean and band over seeds of a run's `key`, in the colour of the number-th run.
+
+    It ends before the first round in which a seed has no finite value: the mean of the others would look better.
+    """
+    end = min((row["round"] for row in run.rows if row[key] is None), default=math.inf)
+    points = [(row["round"], row[key]) for row in run.rows if row["round"] < end]
     found = band(run.name, number, points, dash=number // len(COLOURS))
     return _within_one(found) if key == "accuracy" else found
 
