@@ -152,6 +152,32 @@ def test_what_was_measured_once_is_a_table(browser: webdriver.Chrome, make_run: 
     assert figures == ["probe-norm-model"]
 
 
+def test_eight_runs_can_be_told_apart(
+    browser: webdriver.Chrome, make_run: MakeRun, analyse: Callable[..., None], tmp_path: Path
+) -> None:
+    runs, page = [make_run(f"run{n}", [0.5, 0.6], probes={"norm.model": 1.0}) for n in range(8)], tmp_path / "page.html"
+    for run in runs:
+        analyse(run)
+    assert main(["report", *map(str, runs), "--out", str(page)]) == 0
+    visit(browser, page)
+    for key, drawn in (("probe-norm-model", ".js-line"), ("hessian", ".js-line"), ("local", ".points path")):
+        one, other = (look(browser, f"#{key} .trace:nth-last-of-type({back}) {drawn}") for back in (8, 1))
+        assert one[0] == other[0]
+        assert one[1:] != other[1:]
+        marks = [
+            button.get_attribute("innerHTML") for button in browser.find_elements(By.CSS_SELECTOR, f"#{key} button svg")
+        ]
+        assert len(marks) == len(set(marks)) == 8
+
+
+def look(page: webdriver.Chrome, selector: str) -> list[str]:
+    """Colour, dashes and shape of the first element there."""
+    drawn = page.find_element(By.CSS_SELECTOR, selector)
+    colour = "fill" if "points" in selector else "stroke"
+    shape = (drawn.get_attribute("d") or "") if "points" in selector else ""
+    return [drawn.value_of_css_property(colour), drawn.value_of_css_property("stroke-dasharray"), shape]
+
+
 def test_light_and_dark_follow_the_system_and_the_button(page: webdriver.Chrome) -> None:
     dark = {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
     assert background(page) == "rgb(255, 255, 255)"

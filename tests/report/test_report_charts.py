@@ -12,7 +12,7 @@ from fedflat.data.partition import counts
 from fedflat.data.sources import load
 from fedflat.experiments.assemble import deal
 from fedflat.experiments.experiment import Experiment
-from fedflat.report.charts import Chart, Curves, Grids, Line
+from fedflat.report.charts import COLOURS, DASHES, SYMBOLS, Chart, Curves, Grids, Line
 from fedflat.report.contents import contents
 from fedflat.report.runs import read_run
 from fedflat.report.settings import settings_of
@@ -132,6 +132,21 @@ def test_analyses(make_run: MakeRun, analyse: Analyse) -> None:
     assert (curves(found, "local")[0].x, curves(found, "local")[0].y) == ([0.5, 0.5], [2.0, 2.0])
     assert curves(found, "barrier")[0].y == [1.0, 3.0, 1.0]
     assert [line.dash for line in curves(found, "path")][:2] == [0, 1]
+
+
+def test_no_two_lines_of_a_figure_look_alike(make_run: MakeRun, analyse: Analyse) -> None:
+    probes = {"drift.local_local": 2.0, "drift.global_local": 1.0, "fedgf.c": 0.5}
+    folders = [make_run(f"{n:02}", [0.5, 0.6], probes=probes) for n in range(15)]
+    for folder in folders:
+        analyse(folder)
+    found = [chart for chart in charts(*folders).values() if isinstance(chart, Curves)]
+    assert len(found) == 10
+    for chart in found:
+        looks = [
+            (line.colour % len(COLOURS), line.dash % len(SYMBOLS if line.marks else DASHES)) for line in chart.lines
+        ]
+        assert len(set(looks)) == len(looks) >= 15, chart.key
+    assert len(set(DASHES)) == len(DASHES)
 
 
 @pytest.mark.parametrize(

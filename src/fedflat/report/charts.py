@@ -4,11 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from fedflat.experiments.result import mean_std
 
 COLOURS = ("#0077bb", "#ee7733", "#009988", "#ee3377", "#33bbee", "#cc3311", "#999999")  # apart for the colour-blind
+DASHES = (  # lengths of strokes and gaps, in widths of the line
+    (),
+    (3.7, 1.6),
+    (1, 1.7),
+    (6.4, 1.6, 1, 1.6),
+    (9, 2),
+    (6, 1.6, 1, 1.6, 1, 1.6),
+    (1, 4),
+    (9, 2, 3, 2),
+)
+
+
+class Symbol(NamedTuple):
+    """A mark as plotly, matplotlib and a line of text have it."""
+
+    plotly: str
+    matplotlib: str
+    text: str
+
+
+SYMBOLS = (
+    Symbol("circle", "o", "●"),
+    Symbol("square", "s", "■"),
+    Symbol("diamond", "D", "◆"),
+    Symbol("triangle-up", "^", "▲"),
+    Symbol("cross", "P", "✚"),
+    Symbol("x", "X", "✖"),
+    Symbol("star", "*", "★"),
+    Symbol("triangle-down", "v", "▼"),
+)
 
 
 @dataclass(frozen=True)
@@ -22,7 +52,10 @@ class Axis:
 
 @dataclass(frozen=True)
 class Line:
-    """Points of one name, joined unless `marks`, None a gap; `low` and `high` bound its band, empty without one."""
+    """Points of one name, joined unless `marks`, None a gap; `low` and `high` bound its band, empty without one.
+
+    `colour` is a place in COLOURS, `dash` in DASHES or, of marks, in SYMBOLS; both begin again at their ends.
+    """
 
     name: str
     colour: int
@@ -77,8 +110,15 @@ class Grids:
 Chart = Curves | Grids
 
 
-def band(name: str, colour: int, points: Iterable[tuple[float, float]], dash: int = 0, marks: bool = False) -> Line:
-    """The mean of the values at each x, in a band of one standard deviation where there are several."""
+def dash(number: int, way: int = 0, ways: int = 1) -> int:
+    """Of the way-th of `ways` lines of the number-th run: no two lines of one colour share it."""
+    return number // len(COLOURS) * ways + way
+
+
+def band(
+    name: str, number: int, points: Iterable[tuple[float, float]], way: int = 0, ways: int = 1, marks: bool = False
+) -> Line:
+    """A line of the number-th run: the mean at each x, in a band of one standard deviation where there are several."""
     values: dict[float, list[float]] = {}
     for x, y in points:
         values.setdefault(x, []).append(y)
@@ -86,4 +126,4 @@ def band(name: str, colour: int, points: Iterable[tuple[float, float]], dash: in
     spread = [mean_std(values[x]) for x in xs]
     several = any(len(found) > 1 for found in values.values())
     low, high = ([mean + sign * std for mean, std in spread] if several else [] for sign in (-1, 1))
-    return Line(name, colour, xs, [mean for mean, _ in spread], low, high, dash, marks)
+    return Line(name, number, xs, [mean for mean, _ in spread], low, high, dash(number, way, ways), marks)

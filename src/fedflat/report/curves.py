@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 
-from fedflat.report.charts import COLOURS, Axis, Curves, Line, band
+from fedflat.report.charts import Axis, Curves, Line, band
 from fedflat.report.runs import Run, evaluated_on
 
 ROUND = Axis("round")
@@ -15,7 +15,10 @@ ROUND = Axis("round")
 def learning(runs: Sequence[Run]) -> Iterator[Curves]:
     """Accuracy and loss over the rounds, on the test set or on the validation samples."""
     again = "A line is the mean over seeds, its band one standard deviation to either side."
-    high, low = "Higher is better, and so is earlier.", "Lower is better; a line ends where the loss of any seed is not finite."
+    high, low = (
+        "Higher is better, and so is earlier.",
+        "Lower is better; a line ends where the loss of any seed is not finite.",
+    )
     samples = f"on the {evaluated_on(runs)} set"
     yield _over_rounds(runs, "accuracy", f"Accuracy {samples}", f"{again} {high}", _accuracy(runs))
     yield _over_rounds(runs, "loss", f"Loss {samples}", f"{again} {low}", Axis("cross entropy"))
@@ -36,7 +39,7 @@ def line(run: Run, number: int, key: str) -> Line:
     """
     end = min((row["round"] for row in run.rows if row[key] is None), default=math.inf)
     points = [(row["round"], row[key]) for row in run.rows if row["round"] < end]
-    found = band(run.name, number, points, dash=number // len(COLOURS))
+    found = band(run.name, number, points)
     return _within_one(found) if key == "accuracy" else found
 
 

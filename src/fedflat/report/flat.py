@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any
 
 from fedflat.report.analyses import Documents
-from fedflat.report.charts import Axis, Chart, Curves, Grid, Grids, Line, band
+from fedflat.report.charts import Axis, Chart, Curves, Grid, Grids, Line, band, dash
 from fedflat.report.runs import Run
 
 LOSS = Axis("loss")
@@ -80,7 +80,8 @@ def _spectrum(found: Found) -> Curves:
     lines = []
     for number, name, document in found:
         seed, each = _first(document)
-        lines.append(Line(f"{name}, seed {seed}", number, each["eigenvalue"], [_seen(d) for d in each["density"]]))
+        density = [_seen(d) for d in each["density"]]
+        lines.append(Line(f"{name}, seed {seed}", number, each["eigenvalue"], density, dash=dash(number)))
     caption = (
         "How the eigenvalues of the Hessian of the loss are distributed, on a logarithmic scale. Most are near zero, "
         "directions in which the loss hardly changes; the further a line reaches to the right, the sharper the minimum."
@@ -104,7 +105,8 @@ def _local(found: Found) -> Curves:
     lines = []
     for number, name, document in found:
         points = list(_pairs(document, "lambda_local", "lambda_global"))
-        lines.append(Line(name, number, [own for own, _ in points], [all for _, all in points], marks=True))
+        own, everyone = [point[0] for point in points], [point[1] for point in points]
+        lines.append(Line(name, number, own, [*everyone], dash=dash(number), marks=True))
     caption = (
         "A point is a client's model after one more round: across, the largest eigenvalue on its own samples; upwards, "
         "on everyone's. Points above the diagonal look flat to the client and are sharp for the federation."
@@ -116,9 +118,9 @@ def _local(found: Found) -> Curves:
 def _path(found: Found) -> Curves:
     ways = (("along_gradient", "gradient"), ("along_random", "random"))
     lines = [
-        band(f"{name}, {way}", n, _pairs(document, "distance", key), dash)
+        band(f"{name}, {called}", n, _pairs(document, "distance", key), way, len(ways))
         for n, name, document in found
-        for dash, (key, way) in enumerate(ways)
+        for way, (key, called) in enumerate(ways)
     ]
     caption = "The loss on straight lines through the model: along the gradient and, on average, in random directions."
     return Curves("path", "Along straight lines", caption, Axis("distance"), LOSS, lines)

@@ -15,7 +15,7 @@ import yaml
 
 from fedflat.engine.folder import write_atomically
 from fedflat.errors import UserError
-from fedflat.report.charts import COLOURS
+from fedflat.report.charts import COLOURS, DASHES, SYMBOLS
 from fedflat.report.contents import Contents, contents
 from fedflat.report.runs import Run, read_runs
 from fedflat.report.settings import in_common
@@ -94,7 +94,7 @@ def page(runs: Sequence[Run], contents: Contents, problems: Sequence[str], targe
         script="".join(map(_file, SCRIPTS)),
         plotly=plotly.offline.get_plotlyjs(),
         data=_json([dataclasses.asdict(chart) for chart in contents.charts]),
-        colours=_json(COLOURS),
+        looks=_json([COLOURS, DASHES, SYMBOLS]),
     )
 
 

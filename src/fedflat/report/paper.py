@@ -16,10 +16,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
 
 from fedflat.errors import UserError
-from fedflat.report.charts import COLOURS, Axis, Chart, Curves, Grid, Grids
+from fedflat.report.charts import COLOURS, DASHES, SYMBOLS, Axis, Chart, Curves, Grid, Grids, Line
 
 WIDTH = 3.3  # inches
-DASHES = ("-", "--", ":", "-.", (0, (8, 2)))
 STYLE: Any = {
     "font.size": 8,
     "axes.labelsize": 8,
@@ -61,20 +60,28 @@ def _curves(chart: Curves) -> Figure:
     figure = Figure(figsize=(WIDTH, 2.2 + 0.16 * math.ceil(len(chart.lines) / columns)), layout="constrained")
     axes = figure.add_subplot()
     for line in chart.lines:
-        colour, style = COLOURS[line.colour % len(COLOURS)], DASHES[line.dash % len(DASHES)]
         y = np.array(line.y, dtype=float)  # None is not a number
         if line.low:
-            axes.fill_between(line.x, line.low, line.high, color=colour, alpha=0.17, linewidth=0)
-        if line.marks:
-            axes.plot(line.x, y, "o", color=colour, label=line.name, markersize=3.5, alpha=0.8)
-        else:
-            axes.plot(line.x, y, color=colour, linestyle=style, label=line.name)
+            axes.fill_between(line.x, line.low, line.high, color=_colour(line), alpha=0.17, linewidth=0)
+        axes.plot(line.x, y, color=_colour(line), label=line.name, **_style(line))
     if chart.diagonal:
         axes.axline((1, 1), (10, 10), color="grey", linewidth=0.6, linestyle=":")
     _label(axes, chart.x, chart.y)
     axes.grid(linewidth=0.3, alpha=0.6)
     figure.legend(loc="outside lower center", ncols=columns, frameon=False, handlelength=1.8)
     return figure
+
+
+def _colour(line: Line) -> str:
+    return COLOURS[line.colour % len(COLOURS)]
+
+
+def _style(line: Line) -> dict[str, Any]:
+    """The dashes of a line, or the symbols of its points."""
+    if line.marks:
+        symbol = SYMBOLS[line.dash % len(SYMBOLS)].matplotlib
+        return {"marker": symbol, "linestyle": "none", "markersize": 3.5, "alpha": 0.8}
+    return {"linestyle": (0, DASHES[line.dash % len(DASHES)] or None)}
 
 
 def _label(axes: Axes, x: Axis, y: Axis) -> None:

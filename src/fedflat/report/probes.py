@@ -82,19 +82,19 @@ def title(key: str) -> str:
 
 def _curves(runs: Sequence[Run], probe: str, keys: Sequence[str]) -> Iterator[Curves]:
     """Measures of all runs over the rounds, where they are numbers."""
-    lines = [line for dash, key in enumerate(keys) for line in _lines(runs, key, dash, len(keys) > 1)]
+    lines = [line for way, key in enumerate(keys) for line in _lines(runs, key, way, len(keys))]
     if lines:
         alone = Axis(_measure(keys[0]), "bytes" if keys[0].endswith(".bytes") else "number")
         y, name = TOGETHER.get(probe, alone), probe if probe in TOGETHER else keys[0]
         yield Curves(_key(name), f"Probe: {title(name)}", about(runs, probe), ROUND, y, lines, smooth=True)
 
 
-def _lines(runs: Sequence[Run], key: str, dash: int, named: bool) -> Iterator[Line]:
+def _lines(runs: Sequence[Run], key: str, way: int, ways: int) -> Iterator[Line]:
     for number, run in enumerate(runs):
         points = numbers(run, key)
         if points:
-            name = f"{run.name}, {_measure(key)}" if named else run.name
-            yield band(name, number, points, dash, marks=len({round for round, _ in points}) == 1)
+            name = f"{run.name}, {_measure(key)}" if ways > 1 else run.name
+            yield band(name, number, points, way, ways, marks=len({round for round, _ in points}) == 1)
 
 
 def _heat(runs: Sequence[Run], probe: str, key: str) -> Iterator[Grids]:

@@ -25,8 +25,8 @@ function faint(line) {
 function stroke(line, soft) {
   return {
     x: line.x, y: soft(line.y), name: line.name, meta: "line", mode: line.marks ? "markers" : "lines",
-    line: { color: colour(line.colour), width: 2, dash: DASHES[line.dash % DASHES.length] },
-    marker: { color: colour(line.colour), size: 8, opacity: .8 },
+    line: { color: colour(line.colour), width: 2, dash: strokes(line, 2) || "solid" },
+    marker: { color: colour(line.colour), symbol: symbol(line)[0], size: 8, opacity: .8 },
   };
 }
 

@@ -1,5 +1,4 @@
 // What all figures have in common: colours, axes and frames.
-const DASHES = ["solid", "dash", "dot", "dashdot", "longdash"];
 const FORMS = {
   number: {},
   percent: { tickformat: ".0%", hoverformat: ".2%" },
@@ -7,6 +6,9 @@ const FORMS = {
 };
 const CLEAR = "rgba(0,0,0,0)";
 const colour = number => COLOURS[number % COLOURS.length];
+const symbol = line => SYMBOLS[line.dash % SYMBOLS.length];
+/** The strokes and gaps of a line so wide, in pixels. */
+const strokes = (line, width) => DASHES[line.dash % DASHES.length].map(length => `${width * length}px`).join();
 const even = colours => colours.map((c, i) => [i / (colours.length - 1), c]);
 
 /** A colour of the style sheet, as light or dark has it now. */

@@ -32,12 +32,10 @@ function link(chart) {
   }));
 }
 
-const STROKES = { solid: "", dash: "7 4", dot: "2 3", dashdot: "7 3 2 3", longdash: "12 4" };
-
 function sample(line) {
-  const paint = colour(line.colour), dash = STROKES[DASHES[line.dash % DASHES.length]];
-  const mark = line.marks ? `<circle cx="13" cy="4" r="4" fill="${paint}"/>`
-    : `<path d="M0 4H26" stroke="${paint}" stroke-width="3" stroke-dasharray="${dash}"/>`;
+  const paint = colour(line.colour);
+  const mark = line.marks ? `<text x="13" y="8" font-size="11" text-anchor="middle" fill="${paint}">${symbol(line)[2]}</text>`
+    : `<path d="M0 4H26" stroke="${paint}" stroke-width="3" stroke-dasharray="${strokes(line, 1.5)}"/>`;
   return `<svg aria-hidden="true" viewBox="0 0 26 8">${mark}</svg>`;
 }
 
