@@ -15,7 +15,7 @@ from fedflat.experiments.experiment import Experiment
 from fedflat.experiments.result import Result, summary
 
 MakeRun = Callable[..., Path]
-SETTINGS = {"directions": "random"}
+SETTINGS: dict[str, Any] = {"directions": "random", "extent": 1.0, "on": "test", "sigma": 0.01, "rho": 0.1}
 
 
 def vary(value: Any, seed: int) -> Any:
@@ -28,9 +28,10 @@ def bowl(axis: list[float], height: float) -> list[list[float]]:
     return [[height * (x * x + y * y) for x in axis] for y in axis]
 
 
-def left_by_analyse(folder: Path, height: float = 1.0) -> None:
+def left_by_analyse(folder: Path, height: float = 1.0, shared_by: str = "abc", **changed: Any) -> None:
     """Leave beside a run what fedflat analyse would: a bowl of this height, eigenvalues 3 and 1, and so on."""
-    axis = [-1.0, 0.0, 1.0]
+    settings = SETTINGS | changed
+    axis = [-settings["extent"], 0.0, settings["extent"]]
     client = {"client": 3, "own": bowl(axis, 1.0), "all": bowl(axis, 5.0)}
     columns: dict[str, dict[str, Any]] = {
         "hessian": {"lambda1": 3.0 * height, "trace": 5.0, "number": [1, 2], "eigenvalue": [3.0 * height, 1.0]},
@@ -45,7 +46,8 @@ def left_by_analyse(folder: Path, height: float = 1.0) -> None:
     }
     (folder / "analysis").mkdir()
     for what, found in columns.items():
-        document = {"what": what, "settings": SETTINGS, "to": "other", "seeds": {"0": found, "1": found}}
+        facts = {"what": what, "samples": 360, "to": "other", "directions_shared_by": [*shared_by]}
+        document = {**facts, "settings": settings, "seeds": {"0": found, "1": found}}
         (folder / "analysis" / f"{what}.json").write_text(json.dumps(document))
 
 
@@ -88,5 +90,5 @@ def make_run(tmp_path: Path) -> MakeRun:
 
 @pytest.fixture
 def analyse() -> Callable[..., None]:
-    """analyse(folder, height): what fedflat analyse leaves beside a run."""
+    """analyse(folder, height, shared_by, ...): what fedflat analyse with these settings leaves beside a run."""
     return left_by_analyse

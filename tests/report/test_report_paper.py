@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Callable
@@ -11,7 +12,12 @@ import pytest
 from PIL import Image
 
 from fedflat.cli import main
+from fedflat.report.charts import Grids
+from fedflat.report.contents import contents
 from fedflat.report.events import scalars
+from fedflat.report.page import report
+from fedflat.report.paper import draw
+from fedflat.report.runs import read_run, read_runs
 
 MakeRun = Callable[..., Path]
 PROBES = {"drift.global_local": 1.0, "classes.accuracy": [0.25, None], "norm.model": None}
@@ -42,6 +48,54 @@ def test_figures_are_pdf_and_png_one_column_wide(words: list[str], tmp_path: Pat
         with Image.open(folder / f"{key}.png") as image:
             assert image.width == round(3.3 * 300)
             assert len(image.convert("L").getcolors() or []) > 20
+
+
+def coloured(path: Path) -> float:
+    """The share of a picture that is neither grey, black nor white."""
+    with Image.open(path) as image:
+        saturation = image.convert("HSV").getchannel("S").histogram()
+    return sum(saturation[50:]) / sum(saturation)
+
+
+def test_surfaces_and_heat_maps_fill_their_figures(
+    make_run: MakeRun, analyse: Callable[..., None], tmp_path: Path
+) -> None:
+    run = make_run("one", [0.5], probes={"classes.accuracy": [0.9, 0.8]})
+    analyse(run, 400.0, extent=0.05)
+    draw([chart for chart in contents([read_run(run)]).charts if isinstance(chart, Grids)], tmp_path)
+    shares = {"landscape-3d": 0.04, "landscape": 0.2, "local-landscape": 0.1, "probe-classes-accuracy": 0.3}
+    for key, share in shares.items():
+        assert coloured(tmp_path / f"{key}.png") > share, key
+
+
+def test_a_list_without_any_number_leaves_its_run_out_of_the_heat_map(make_run: MakeRun, tmp_path: Path) -> None:
+    lists = {"full": [0.5, 0.25], "partly": [None, 0.5], "empty": [None, None], "bare": []}
+    runs = [make_run(name, [0.5, 0.6], probes={"lambda.mean": found}) for name, found in lists.items()]
+    report(runs, tmp_path / "page.html", 0.8, figures=tmp_path / "figures")
+    assert (tmp_path / "figures" / "probe-lambda-mean.png").exists()
+    (heat,) = (chart for chart in contents(read_runs(runs)[0]).charts if chart.key == "probe-lambda-mean")
+    assert isinstance(heat, Grids)
+    assert [grid.name for grid in heat.grids] == ["full", "partly"]
+
+
+@pytest.mark.parametrize("loss", [0.0, 0.5, 1e8, -1e8])
+def test_a_landscape_without_any_slope_is_drawn(loss: float, make_run: MakeRun, analyse, tmp_path: Path) -> None:
+    run = make_run("flat", [0.5])
+    analyse(run)
+    path = run / "analysis" / "landscape.json"
+    document = json.loads(path.read_text())
+    document["seeds"]["0"]["loss"] = [[loss] * 3] * 3
+    path.write_text(json.dumps(document))
+    (chart,) = (chart for chart in contents([read_run(run)]).charts if chart.key == "landscape")
+    draw([chart], tmp_path / "figures")
+    assert len([*(tmp_path / "figures").iterdir()]) == 4
+
+
+def test_names_are_no_formulas(make_run: MakeRun, tmp_path: Path) -> None:
+    runs = [make_run(name, [0.5, 0.6]) for name in (r"$\nothing$", "$x$")]
+    accuracy = contents([read_run(run) for run in runs]).charts[0]
+    draw([accuracy], tmp_path / "figures")
+    assert len([*(tmp_path / "figures").iterdir()]) == 2
 
 
 def test_figures_that_cannot_be_written(words: list[str], capsys) -> None:

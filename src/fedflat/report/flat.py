@@ -53,10 +53,10 @@ def _landscape(found: Found) -> Grids:
 
 
 def _scale(grids: Sequence[Grid]) -> tuple[float, float]:
-    """From the lowest value of all to the median of the pictures' highest ones."""
+    """From the lowest value of all to the median of the pictures' highest ones, and a little more if all are equal."""
     values = [[z for row in grid.z for z in row if z is not None] for grid in grids]
     low = min(map(min, values))
-    return low, max(median(sorted(map(max, values))), low + 1e-9)
+    return low, max(median(sorted(map(max, values))), low + max(1e-6 * abs(low), 1e-9))
 
 
 def _local_landscape(found: Found) -> Grids:

@@ -63,7 +63,7 @@ def _curves(chart: Curves) -> Figure:
         y = np.array(line.y, dtype=float)  # None is not a number
         if line.low:
             axes.fill_between(line.x, line.low, line.high, color=_colour(line), alpha=0.17, linewidth=0)
-        axes.plot(line.x, y, color=_colour(line), label=line.name, **_style(line))
+        axes.plot(line.x, y, color=_colour(line), label=_plain(line.name), **_style(line))
     if chart.diagonal:
         axes.axline((1, 1), (10, 10), color="grey", linewidth=0.6, linestyle=":")
     _label(axes, chart.x, chart.y)
@@ -84,8 +84,18 @@ def _style(line: Line) -> dict[str, Any]:
     return {"linestyle": (0, DASHES[line.dash % len(DASHES)] or None)}
 
 
+def _plain(name: str) -> str:
+    """A name in which matplotlib sees no formula."""
+    return name.replace("$", r"\$")
+
+
 def _label(axes: Axes, x: Axis, y: Axis) -> None:
-    axes.set(xlabel=x.label, ylabel=y.label, xscale="log" if x.log else "linear", yscale="log" if y.log else "linear")
+    axes.set(
+        xlabel=_plain(x.label),
+        ylabel=_plain(y.label),
+        xscale="log" if x.log else "linear",
+        yscale="log" if y.log else "linear",
+    )
     for axis, drawn in ((x, axes.xaxis), (y, axes.yaxis)):
         if axis.form != "number":
             drawn.set_major_formatter(_formatter(axis))
@@ -108,9 +118,9 @@ def _grids(chart: Grids) -> Figure:
     panels = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
     drawn = [(_contours if chart.relief else _heat)(axes, grid, chart) for axes, grid in _pairs(panels, chart)]
     figure.supxlabel(chart.x.label, fontsize=8)
-    figure.supylabel(chart.y.label, fontsize=8)
+    figure.supylabel(_plain(chart.y.label), fontsize=8)
     shown = {} if chart.z.form == "number" else {"format": _formatter(chart.z)}
-    bar = figure.colorbar(drawn[0], ax=panels, label=chart.z.label, location="top", aspect=40, **shown)
+    bar = figure.colorbar(drawn[0], ax=panels, label=_plain(chart.z.label), location="top", aspect=40, **shown)
     bar.locator = MaxNLocator(4)
     bar.update_ticks()
     return figure
@@ -123,7 +133,7 @@ def _pairs(panels: Any, chart: Grids) -> list[tuple[Any, Grid]]:
         panels.flat[number - panels.shape[1]].tick_params(labelbottom=True)
     named = list(zip(panels.flat, chart.grids, strict=False))
     for axes, grid in named if len(named) > 1 else []:
-        axes.set_title(textwrap.fill(grid.name, 24), fontsize=8)
+        axes.set_title(textwrap.fill(_plain(grid.name), 24), fontsize=8)
     return named
 
 
@@ -134,7 +144,15 @@ def _values(grid: Grid) -> np.ndarray:
 def _heat(axes: Axes, grid: Grid, chart: Grids) -> Any:
     axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
     axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
-    return axes.pcolormesh(grid.x, grid.y, _values(grid), cmap="Blues", vmin=chart.low, vmax=chart.high)
+    x, y = _edges(grid.x), _edges(grid.y)
+    return axes.pcolormesh(x, y, _values(grid), cmap="Blues", vmin=chart.low, vmax=chart.high)
+
+
+def _edges(centres: Sequence[float]) -> np.ndarray:
+    """Where the cells around these centres meet, which is half way; a cell without a neighbour is one wide."""
+    places = np.array(centres, dtype=float)
+    steps = np.diff(places) if len(places) > 1 else np.ones(1)
+    return np.array([places[0] - steps[0] / 2, *(places[1:] - np.diff(places) / 2), places[-1] + steps[-1] / 2])
 
 
 def _contours(axes: Axes, grid: Grid, chart: Grids) -> Any:
@@ -142,20 +160,15 @@ def _contours(axes: Axes, grid: Grid, chart: Grids) -> Any:
     drawn = axes.contourf(grid.x, grid.y, _values(grid), levels=levels, cmap="viridis", extend="max")
     axes.contour(grid.x, grid.y, _values(grid), levels=levels, colors="white", linewidths=0.3, alpha=0.6)
     row, column = np.unravel_index(np.nanargmin(_values(grid)), (len(grid.y), len(grid.x)))
-    axes.plot(
-        0,
-        0,
-        "x",
-        grid.x[column],
-        grid.y[row],
-        "o",
-        color="white",
-        markersize=4,
-        markerfacecolor="none",
-        markeredgewidth=0.9,
-    )
+    look: Any = {"color": "white", "markersize": 4, "markerfacecolor": "none", "markeredgewidth": 0.9}
+    axes.plot(0, 0, "x", grid.x[column], grid.y[row], "o", **look)
     axes.set_aspect("equal")
     return drawn
+
+
+def _ends(places: Sequence[float]) -> list[float]:
+    """The ends of an axis and its middle."""
+    return [places[0], (places[0] + places[-1]) / 2, places[-1]]
 
 
 def _surfaces(chart: Grids) -> Figure:
@@ -166,7 +179,9 @@ def _surfaces(chart: Grids) -> Figure:
         x, y = np.meshgrid(grid.x, grid.y)
         z = np.minimum(_values(grid), chart.high)
         axes.plot_surface(x, y, z, cmap="viridis", vmin=chart.low, vmax=chart.high, linewidth=0)
-        axes.set(zlim=(chart.low, chart.high), xticks=[-1, 0, 1], yticks=[-1, 0, 1])
+        axes.set_zlim(chart.low, chart.high)
+        for places, set_ticks, side in ((grid.x, axes.set_xticks, "left"), (grid.y, axes.set_yticks, "right")):
+            set_ticks(ends := _ends(places), [f"{end:g}" for end in ends], horizontalalignment=side)
         axes.view_init(elev=38, azim=35)
         axes.tick_params(pad=-4)
     return figure

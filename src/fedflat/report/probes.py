@@ -100,7 +100,7 @@ def _lines(runs: Sequence[Run], key: str, way: int, ways: int) -> Iterator[Line]
 def _heat(runs: Sequence[Run], probe: str, key: str) -> Iterator[Grids]:
     """A measure of all runs, where it is a list: rounds across, the list upwards, mean over seeds."""
     lists = {run.name: _values(run, key, list) for run in runs}
-    grids = [_grid(name, points) for name, points in lists.items() if points]
+    grids = [grid for name, points in lists.items() if (grid := _grid(name, points)).x]
     values = [z for grid in grids for row in grid.z for z in row if z is not None]
     if values:
         share = key == "classes.accuracy"
