@@ -10,6 +10,7 @@ from fedflat.report.charts import Chart
 from fedflat.report.curves import communication, learning
 from fedflat.report.flat import flatness
 from fedflat.report.holdings import holdings
+from fedflat.report.measured import differences
 from fedflat.report.probes import probed
 from fedflat.report.runs import Run
 from fedflat.report.settings import Settings, settings_of
@@ -40,4 +41,5 @@ def contents(runs: Sequence[Run]) -> Contents:
         "Probes": [*probed(runs)],
         "Flatness": [*flatness(runs, documents)],
     }
-    return Contents(sections, documents, settings_of(runs), [*damaged, *missing])
+    settings = settings_of(runs)
+    return Contents(sections, documents, settings, [*damaged, *missing, *differences(runs, settings, documents)])

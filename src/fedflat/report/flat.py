@@ -8,6 +8,7 @@ from typing import Any
 
 from fedflat.report.analyses import Documents
 from fedflat.report.charts import Axis, Chart, Curves, Grid, Grids, Line, band, dash
+from fedflat.report.measured import axes, random_directions
 from fedflat.report.runs import Run
 
 LOSS = Axis("loss")
@@ -41,15 +42,17 @@ def _landscape(found: Found) -> Grids:
         seed, surface = _first(document)
         grids.append(Grid(f"{name}, seed {seed}", surface["x"], surface["y"], surface["loss"]))
     low, high = _scale(grids)
-    eigen = all(document.get("settings", {}).get("directions") == "eigen" for *_, document in found)
-    axes = "each model's two top eigenvectors" if eigen else "two random filter-normalised directions, shared by all"
     caption = (
-        f"The loss in a square around each final model (the cross), along {axes}. All pictures have one scale of "
-        "height and colour: a wide dark valley is a flat minimum, a narrow one is sharp. The dot marks the lowest "
+        f"The loss in a square around each final model (the cross), along {_axes(found)}. All pictures have one scale "
+        "of height and colour: a wide dark valley is a flat minimum, a narrow one is sharp. The dot marks the lowest "
         f"point; losses above {high:.3g} are cut off. Drag to turn a surface."
     )
     names = Axis("direction 1"), Axis("direction 2"), LOSS
     return Grids("landscape", "Loss landscapes", caption, *names, grids, low, high, relief=True)
+
+
+def _axes(found: Found) -> str:
+    return axes({name: document for _, name, document in found})
 
 
 def _scale(grids: Sequence[Grid]) -> tuple[float, float]:
@@ -68,8 +71,8 @@ def _local_landscape(found: Found) -> Grids:
             title = f"{name}, seed {seed}, client {first['client']}, {data}"
             grids.append(Grid(title, each["x"], each["y"], first[key]))
     caption = (
-        "The loss around one client's model after one more round, on its own samples and on everyone's, along the same "
-        "two directions and on one scale. A pale valley that is wide on its own samples and narrow on everyone's "
+        "The loss around one client's model after one more round, on its own samples and on everyone's, on one scale "
+        f"and along {_axes(found)}. A pale valley that is wide on its own samples and narrow on everyone's "
         "looks flat to the client and is sharp for the federation."
     )
     names = Axis("direction 1"), Axis("direction 2"), LOSS
@@ -122,8 +125,13 @@ def _path(found: Found) -> Curves:
         for n, name, document in found
         for way, (key, called) in enumerate(ways)
     ]
-    caption = "The loss on straight lines through the model: along the gradient and, on average, in random directions."
-    return Curves("path", "Along straight lines", caption, Axis("distance"), LOSS, lines)
+    shared = len({random_directions(document) for *_, document in found}) == 1
+    caption = (
+        "The loss on straight lines through the model: along the gradient, of length 1, and, on average, along random "
+        f"filter-normalised directions{'' if shared else ', not the same for all runs'}. These are about as long as "
+        "the model: the two kinds of line share no unit of length."
+    )
+    return Curves("path", "Along straight lines", caption, Axis("r, in lengths of the direction"), LOSS, lines)
 
 
 def _barrier(found: Found) -> Curves:

@@ -10,6 +10,7 @@ from fedflat.experiments.result import Result, mean_std
 from fedflat.flatness.summary import SHOWN
 from fedflat.report.analyses import Documents
 from fedflat.report.charts import COLOURS
+from fedflat.report.measured import alike
 from fedflat.report.names import method_names
 from fedflat.report.probes import about, measured_once, numbers, title
 from fedflat.report.runs import Run, evaluated_on
@@ -114,7 +115,8 @@ def flatness_sheet(runs: Sequence[Run], settings: Sequence[Settings], documents:
     titles = ["method", "folder", *(title for numbers in SHOWN.values() for title in numbers.values())]
     caption = (
         "What fedflat analyse measured, mean ± standard deviation over seeds; of what measures sharpness the lowest "
-        "is bold, among runs that differ in method and seeds only. docs/analysis.md says what each number is."
+        "is bold, among runs that differ in method and seeds only and were measured alike. docs/analysis.md says what "
+        "each number is."
     )
     return _sheet("flat", "Flatness", caption, titles, rows)
 
@@ -123,12 +125,16 @@ def _column(settings: Sequence[Settings], documents: Sequence[Documents], what: 
     """One number of every run: a dash where a run lacks it, nothing where all do."""
     found = {n: values for n, each in enumerate(documents) if (values := _over_seeds(each, what, key))}
     means = {n: mean_std(values)[0] for n, values in found.items()}
-    column = []
-    for n in range(len(documents)):
-        rivals = [mean for other, mean in means.items() if comparable(settings[n], settings[other])]
-        low = key in FLAT and len(rivals) > 1 and means.get(n) == min(rivals)
-        column.append(Cell(_text(found[n]), low) if n in found else Cell("–" if found else ""))
+    column = [Cell("–" if found else "")] * len(documents)
+    for n, values in found.items():
+        rivals = [mean for other, mean in means.items() if _compete(settings, documents, what, n, other)]
+        column[n] = Cell(_text(values), key in FLAT and len(rivals) > 1 and means[n] == min(rivals))
     return column
+
+
+def _compete(settings: Sequence[Settings], documents: Sequence[Documents], what: str, one: int, other: int) -> bool:
+    """Whether two runs compare, as they were trained and as they were measured."""
+    return comparable(settings[one], settings[other]) and alike(documents[one], documents[other], what)
 
 
 def probes_sheet(runs: Sequence[Run]) -> Sheet:

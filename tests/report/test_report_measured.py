@@ -1,0 +1,121 @@
+"""Flatness is compared only where it was measured alike, and the page says where it was not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from fedflat.flatness.settings import Settings, What
+from fedflat.report.contents import Contents, contents
+from fedflat.report.measured import USES
+from fedflat.report.page import report
+from fedflat.report.runs import read_run
+from fedflat.report.sheets import flatness_sheet
+
+MakeRun = Callable[..., Path]
+Analyse = Callable[..., None]
+HEADINGS = {"hessian": "λ1", "lpf": "LPF", "discrepancy": "Δ_F", "local": "λ1 local"}
+
+
+@pytest.fixture
+def pair(make_run: MakeRun, analyse: Analyse) -> Callable[..., list[Path]]:
+    """pair(...): runs a and b, of which b was analysed with other settings."""
+
+    def make(**changed: Any) -> list[Path]:
+        folders = [make_run(name, [0.5]) for name in "ab"]
+        analyse(folders[0])
+        analyse(folders[1], **changed)
+        return folders
+
+    return make
+
+
+def read(folders: list[Path]) -> tuple[Contents, dict[str, list[bool]]]:
+    """What a report holds, and of each column which runs are bold."""
+    runs = [read_run(folder) for folder in folders]
+    found = contents(runs)
+    sheet = flatness_sheet(runs, found.settings, found.documents)
+    return found, {heading: [row[n].best for row in sheet.rows] for n, heading in enumerate(sheet.headings)}
+
+
+@pytest.mark.parametrize(
+    ("changed", "apart"),
+    [
+        ({"sigma": 0.5}, {"lpf"}),
+        ({"rho": 1.0}, {"discrepancy"}),
+        ({"on": "train"}, {"hessian", "lpf", "spectrum", "landscape", "path", "barrier"}),
+        ({"clients": [3]}, {"discrepancy", "local", "local-landscape"}),
+        ({"solver": "power"}, {"hessian"}),
+        ({"seed": 1}, {*USES}),
+        ({"device": "cuda", "run_seeds": [1], "what": ["lpf"], "batch_size": 3}, set()),
+    ],
+)
+def test_only_what_was_measured_alike_competes(changed: dict[str, Any], apart: set[str], pair: Callable) -> None:
+    found, bold = read(pair(**changed))
+    assert {what: any(bold[heading]) for what, heading in HEADINGS.items()} == {
+        what: what not in apart for what in HEADINGS
+    }
+    assert {problem.partition(" ")[0] for problem in found.problems} == apart
+
+
+def test_numbers_of_other_samples_do_not_compete(pair: Callable) -> None:
+    folders = pair()
+    path = folders[1] / "analysis" / "lpf.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"samples": 40}))
+    found, bold = read(folders)
+    assert bold["LPF"] == [False, False]
+    assert bold["λ1"] == [True, True]
+    assert found.problems == ["lpf was measured in different ways, which are not compared: samples 360 (a) and 40 (b)"]
+
+
+def test_the_page_names_what_differs_and_who_has_it(pair: Callable, make_run: MakeRun, analyse, tmp_path: Path) -> None:
+    folders = [*pair(sigma=0.5, clients=[0, 3]), make_run("c", [0.5])]
+    analyse(folders[2], sigma=0.5)
+    said = "lpf was measured in different ways, which are not compared: sigma 0.01 (a) and 0.5 (b, c)"
+    clients = "local was measured in different ways, which are not compared: clients – (a, c) and 0 3 (b)"
+    assert {said, clients} <= {*report(folders, tmp_path / "page.html", 0.8)}
+    assert said in (tmp_path / "page.html").read_text()
+    assert read(folders)[1]["LPF"] == [False, True, True]
+
+
+def test_runs_that_do_not_compare_anyway_need_no_word(make_run: MakeRun, analyse: Analyse) -> None:
+    folders = [make_run("a", [0.5]), make_run("b", [0.5], cohort=2)]
+    analyse(folders[0])
+    analyse(folders[1], sigma=0.5)
+    assert read(folders)[0].problems == []
+
+
+def test_settings_that_count_are_settings_of_analyse() -> None:
+    assert {key for keys in USES.values() for key in keys} <= {*Settings.__dataclass_fields__}
+    assert {*USES} == {*get_args(What)}
+
+
+RANDOM, EIGEN = "two random filter-normalised directions", "each model's two top eigenvectors"
+
+
+@pytest.mark.parametrize(
+    ("changed", "along"),
+    [
+        ({}, f"along {RANDOM}, shared by all."),
+        ({"shared_by": "b"}, f"only within a group (a: {RANDOM}; b: {RANDOM})."),
+        ({"run_seeds": [1]}, f"only within a group (a: {RANDOM}; b: {RANDOM})."),
+        ({"directions": "eigen"}, f"only within a group (a: {RANDOM}; b: {EIGEN})."),
+    ],
+)
+def test_captions_say_who_shares_the_directions(changed: dict[str, Any], along: str, pair: Callable) -> None:
+    captions = {chart.key: chart.caption for chart in read(pair(**changed))[0].charts}
+    assert along in captions["landscape"]
+    assert along in captions["local-landscape"]
+    shared = "directions" in changed or not changed  # a path has random directions whatever a landscape has
+    assert ("not the same for all runs" in captions["path"]) == (not shared)
+
+
+def test_eigenvectors_are_each_models_own(make_run: MakeRun, analyse: Analyse) -> None:
+    folder = make_run("a", [0.5])
+    analyse(folder, directions="eigen")
+    captions = {chart.key: chart.caption for chart in read([folder])[0].charts}
+    assert f"along {EIGEN}. All" in captions["landscape"]
