@@ -10,6 +10,7 @@ from scipy.sparse.linalg import LinearOperator
 from torch import Tensor
 from torch.func import jvp, vmap
 
+from fedflat.errors import UserError
 from fedflat.flatness.data import Data
 from fedflat.flatness.precision import full_precision
 from fedflat.task import Batch, Task
@@ -36,7 +37,7 @@ class Hessian:
     def matrix(self) -> Tensor:
         """H itself [P, P], symmetric up to rounding."""
         identity = torch.eye(self.size, dtype=self.w.dtype, device=self.w.device)
-        return vmap(self.apply, chunk_size=64)(identity)
+        return check_finite(vmap(self.apply, chunk_size=64)(identity))
 
     def operator(self, advance: Callable[[], None] = lambda: None) -> LinearOperator:
         """H for SciPy; `advance` hears of every product."""
@@ -44,6 +45,15 @@ class Hessian:
 
         def product(v: np.ndarray) -> np.ndarray:
             advance()
-            return self.apply(torch.from_numpy(v.ravel().astype(kind)).to(self.w)).cpu().numpy()
+            return check_finite(self.apply(torch.from_numpy(v.ravel().astype(kind)).to(self.w))).cpu().numpy()
 
         return LinearOperator((self.size, self.size), matvec=product, dtype=kind)
+
+
+def check_finite(products: Tensor) -> Tensor:
+    """What solvers may be given; else a UserError."""
+    if not torch.isfinite(products).all():
+        raise UserError(
+            "the Hessian is not finite: the loss overflows; train with a lower --lr, or leave this out of --what"
+        )
+    return products

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fedflat.flatness.hessian import Hessian
+from fedflat.flatness.hessian import Hessian, check_finite
 from fedflat.flatness.noise import signs
 from fedflat.flatness.progress import each
 from fedflat.vectors import norm
@@ -78,7 +78,7 @@ def tridiagonal(hessian: Hessian, start: Tensor, steps: int) -> tuple[Tensor, Te
     diagonal: list[Tensor] = []
     beside: list[Tensor] = []
     for _ in range(min(steps, hessian.size)):
-        product = hessian.apply(basis[-1])
+        product = check_finite(hessian.apply(basis[-1]))
         diagonal.append(basis[-1] @ product)
         for _ in range(2):  # once more, since one pass in floating point leaves the basis not quite orthogonal
             product = product - (basis @ product) @ basis
