@@ -1,55 +1,26 @@
-"""fedflat analyse: what it measures, what it leaves beside the runs, and what it does with runs that are damaged."""
+"""fedflat analyse: what it measures and what it leaves beside the runs."""
 
 from __future__ import annotations
 
 import csv
 import json
 import math
-import re
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from finished_runs import QUICK, SMALL, change_tensors, quick, read
 
 import fedflat as ff
 from fedflat.cli import main
-from fedflat.engine.folder import checksum
 from fedflat.errors import UserError
-from fedflat.flatness import Hessian, Settings, analyse, largest
+from fedflat.flatness import Hessian, analyse, largest
 from fedflat.flatness.files import plain, write
 from fedflat.flatness.measures import Measured
 from fedflat.flatness.subject import Subject
 
-SMALL = {"model": "mlp", "clients": 6, "cohort": 3, "local_epochs": 1, "lr": 0.1, "device": "cpu"}
-QUICK = "--samples 30 --grid 4 --draws 4 --probes 2 --ascent-steps 2 --top 3"
 ALL = ("hessian", "landscape", "lpf", "discrepancy", "barrier", "path", "spectrum", "local", "local-landscape")
-
-
-def quick(*what: str, **more: object) -> Settings:
-    values = {"samples": 30, "grid": 4, "draws": 4, "probes": 2, "ascent_steps": 2, "top": 3, **more}
-    return Settings(what=what, **values)  # type: ignore[arg-type]
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """Two finished runs."""
-    folder = tmp_path_factory.mktemp("flat")
-    for name, method in {"avg": ff.FedAvg(), "dyn": ff.FedDyn()}.items():
-        ff.run(ff.Experiment(method=method, seeds=(3, 5), rounds=2, **SMALL), out=folder / name)
-    return folder
-
-
-@pytest.fixture
-def runs(trained, tmp_path):
-    """Copies of them that a test may change."""
-    return [Path(shutil.copytree(trained / name, tmp_path / name)) for name in ("avg", "dyn")]
-
-
-def read(run: Path, what: str) -> dict:
-    return json.loads((run / "analysis" / f"{what}.json").read_text())
 
 
 def test_everything_is_measured_and_written(runs, capsys):
@@ -61,7 +32,8 @@ def test_everything_is_measured_and_written(runs, capsys):
     rows |= {"local": 3, "local-landscape": 48}
     for what in ALL:
         document = read(runs[0], what)
-        assert document["settings"]["samples"] == document["samples"] == 30
+        assert document["settings"]["samples"] == 30
+        assert document["samples"] == (6 * 30 if what == "discrepancy" else 30), "30 of every client"
         assert document["versions"]["torch"] == torch.__version__
         assert document["method"]["name"] == "fedavg"
         assert document["seeds"].keys() == {"3"}
@@ -134,10 +106,28 @@ def test_barriers_lie_between_models_with_the_same_seed(runs):
         at = dict(zip(found["gamma"], found["loss"], strict=True))
         assert at[1.0] == pytest.approx(found["model_loss"], rel=1e-5)
         assert at[0.0] == pytest.approx(there["seeds"][seed]["model_loss"], rel=1e-5)
-        assert found["barrier"] >= 0
 
 
-def test_barriers_need_two_runs_with_a_seed_in_common(runs, tmp_path, capsys):
+def test_a_model_whose_hidden_units_change_places_lies_behind_a_barrier(tmp_path):
+    good, same = tmp_path / "good", tmp_path / "same"
+    ff.run(ff.Experiment(rounds=4, partition="iid", **SMALL | {"local_epochs": 5}), out=good)
+    shutil.copytree(good, same)
+    task = Subject(good, quick()).task
+    change_tensors(same, lambda name, t: reversed_units(task, t) if name.endswith("params") else t)
+    (found,) = analyse([good, same], quick("barrier")).documents["good"]["barrier"]["seeds"].values()
+    at = dict(zip(found["gamma"], found["loss"], strict=True))
+    assert at[0.0] == pytest.approx(at[1.0], rel=1e-5), "it is the same function"
+    assert found["barrier"] == pytest.approx(max(at[1 / 3], at[2 / 3]) - at[1.0], abs=1e-5)
+    assert found["barrier"] > 0.1
+
+
+def reversed_units(task: ff.Task, w: torch.Tensor) -> torch.Tensor:
+    parts = task.unflatten(w)
+    parts |= {name: parts[name].flip(0) for name in ("features.1.weight", "features.1.bias")}
+    return task.flatten(parts | {"head.weight": parts["head.weight"].flip(1)})
+
+
+def test_barriers_need_two_runs_with_a_seed_in_common(runs, tmp_path):
     ff.run(ff.Experiment(seeds=(4,), rounds=1, **SMALL), out=tmp_path / "four")
     assert analyse(runs[:1], quick("barrier", "lpf")).problems == [
         "barrier: it lies between runs, and there is only one"
@@ -185,64 +175,6 @@ def test_a_run_in_another_precision_is_measured_in_its_parameters_precision(runs
     assert subject.task.compute is None
 
 
-def damage_checkpoint(run: Path) -> None:
-    path = run / "checkpoint" / "state.safetensors"
-    path.write_bytes(path.read_bytes()[:-100])
-
-
-def change_tensors(run: Path, change) -> None:
-    path = run / "checkpoint" / "state.safetensors"
-    named = {name: change(name, tensor) for name, tensor in load_file(path).items()}
-    named = {name: tensor for name, tensor in named.items() if tensor is not None}
-    save_file(named, path, metadata={"crc": str(checksum(named))})
-
-
-def edit(run: Path, old: str, new: str) -> None:
-    config = run / "config.yaml"
-    assert old in config.read_text()
-    config.write_text(config.read_text().replace(old, new))
-
-
-DAMAGE = {
-    "unfinished": (lambda run: (run / "result.json").unlink(), "no complete run"),
-    "torn checkpoint": (damage_checkpoint, "damaged"),
-    "no checkpoint": (lambda run: shutil.rmtree(run / "checkpoint"), "missing or damaged"),
-    "no config": (lambda run: (run / "config.yaml").unlink(), "not a run folder"),
-    "garbage config": (lambda run: (run / "config.yaml").write_text("{"), "not valid YAML"),
-    "list config": (lambda run: (run / "config.yaml").write_text("[1]"), "mapping"),
-    "other model": (lambda run: edit(run, "model: mlp", "model: digits-cnn"), "does not belong"),
-    "other seeds": (lambda run: edit(run, "- 3\n", "- 8\n"), "damaged run folder"),
-    "own data": (lambda run: edit(run, "dataset: digits", "dataset: own:mine-0"), "own:mine-0"),
-    "diverged": (lambda run: change_tensors(run, lambda n, t: t * torch.inf if "params" in n else t), "diverged"),
-    "infinite loss": (lambda run: change_tensors(run, lambda n, t: t * 1e30 if "params" in n else t), "not finite"),
-    "gone": (shutil.rmtree, "not a run folder"),
-}
-
-
-@pytest.mark.parametrize("kind", DAMAGE)
-def test_a_damaged_run_is_reported_and_the_rest_is_done(kind, runs, capsys):
-    damage, reason = DAMAGE[kind]
-    damage(runs[0])
-    assert main(["analyse", *map(str, runs), *QUICK.split(), "--what", "lpf"]) == 0
-    output = capsys.readouterr()
-    line = next(line for line in output.out.splitlines() if line.startswith("skipped: "))
-    assert str(runs[0]) in line
-    assert reason in line
-    assert not output.err
-    assert read(runs[1], "lpf")["seeds"].keys() == {"3", "5"}
-    assert main(["analyse", str(runs[0]), *QUICK.split(), "--what", "lpf"]) == 2
-    error = capsys.readouterr().err
-    assert reason in error
-    assert error.count("\n") == 1
-
-
-def test_a_folder_that_cannot_be_written_does_not_stop_the_others(runs):
-    (runs[0] / "analysis").write_text("a file in the way")
-    found = analyse(runs, quick("lpf"))
-    assert found.problems[0].startswith("avg: lpf: ")
-    assert found.documents["dyn"].keys() == {"lpf"}
-
-
 def test_a_comparison_stands_for_its_runs(runs):
     assert analyse([runs[0].parent], quick("lpf")).documents.keys() == {"avg", "dyn"}
 
@@ -264,39 +196,3 @@ def test_own_data_are_given_again(tmp_path):
     assert found.documents["own"]["lpf"]["samples"] == 9
     with pytest.raises(UserError, match=r"own: dataset: own:own-\w+ was given, the run has own:own-"):
         analyse([tmp_path / "own"], quick("lpf"), dataset=other)
-
-
-MISTAKES = [
-    ("", "name at least one run"),
-    ("avg --what hesian", "--what", "did you mean hessian?"),
-    ("avg --grid 1", "--grid 1", "between 2 and"),
-    ("avg --extent 0", "--extent 0", "between 0 (not included)"),
-    ("avg --extent inf", "--extent inf"),
-    ("avg --on tests", "--on tests", "test"),
-    ("avg --samples 0", "--samples 0"),
-    ("avg --sede 1", "--sede", "did you mean --seed?"),
-    ("avg --run-seeds 4", "--run-seeds 4", "3 5"),
-    ("avg --device tpu", "--device tpu", "cpu"),
-]
-
-
-@pytest.mark.parametrize("case", MISTAKES, ids=lambda case: case[0] or "nothing")
-def test_mistakes_are_one_line(case, trained, monkeypatch, capsys):
-    monkeypatch.chdir(trained)
-    words, *expected = case
-    assert main(["analyse", *words.split()]) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
-    assert all(word in error for word in expected)
-
-
-def test_clients_beyond_the_last_are_refused(runs):
-    said = f"avg: local: --clients 6: run {runs[0]} has clients 0 to 5"
-    with pytest.raises(UserError, match=re.escape(f"nothing was measured; {said}")):
-        analyse(runs[:1], quick("local", clients=(6,)))
-    assert analyse(runs[:1], quick("local", "lpf", clients=(6,))).problems == [said]
-
-
-def test_settings_from_python_are_checked(runs):
-    with pytest.raises(UserError, match="--rho 0"):
-        analyse(runs, Settings(rho=0.0))

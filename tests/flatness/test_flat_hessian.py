@@ -11,7 +11,6 @@ from fedflat.errors import UserError
 from fedflat.flatness import eigen
 from fedflat.flatness.eigen import Eigen, largest, power
 from fedflat.flatness.hessian import Hessian
-from fedflat.flatness.precision import full_precision
 from fedflat.flatness.spectrum import spectrum, trace, tridiagonal
 
 SPREAD = [9.0, 5.0, 4.0, 2.0, 1.0, *np.linspace(-0.5, 0.5, 27)]
@@ -141,15 +140,3 @@ def test_an_invariant_space_ends_lanczos():
     found = spectrum(Hessian(known.task, known.w, known.data), probes=2, steps=10)
     assert torch.allclose(found.nodes, torch.tensor([2.0, 2.0], dtype=torch.float64), atol=1e-9)
     assert found.trace.value == pytest.approx(24.0)
-
-
-def test_full_precision_turns_tf32_off_and_on_again():
-    cuda, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    before = cuda.allow_tf32, cudnn.allow_tf32
-    try:
-        cuda.allow_tf32 = cudnn.allow_tf32 = True
-        with full_precision():
-            assert (cuda.allow_tf32, cudnn.allow_tf32) == (False, False)
-        assert (cuda.allow_tf32, cudnn.allow_tf32) == (True, True)
-    finally:
-        cuda.allow_tf32, cudnn.allow_tf32 = before

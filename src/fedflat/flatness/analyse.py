@@ -118,7 +118,7 @@ def _document(job: Job, subject: Subject, found: Mapping[int, Measured]) -> dict
         "run": subject.name,
         "method": method_to_dict(subject.run.experiment.method),
         "parameters": subject.task.size,
-        "samples": len(subject.samples.y),
+        "samples": next(iter(found.values())).samples or subject.data.samples(),
         **job.facts,
         "settings": dataclasses.asdict(subject.settings),
         "versions": versions(),

@@ -8,9 +8,10 @@ from functools import reduce
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import grad_and_value, vmap
 
+from fedflat.flatness.precision import full_precision
 from fedflat.flatness.progress import each
 from fedflat.random import fold, purpose
 from fedflat.task import Batch, Task
@@ -33,7 +34,7 @@ class Data(NamedTuple):
         return reduce(torch.add, (share * function(batch) for batch, share in parts))
 
     def coarse(self, most: int = COARSE) -> Data:
-        """The same objective with batches of up to `most` samples, where these weigh the same."""
+        """The same mean over samples with batches of up to `most`, where these weigh the same."""
         batches, shares = [self.batches[0]], [self.shares[0]]
         for batch, share in zip(self.batches[1:], self.shares[1:], strict=True):
             last, now = len(batches[-1].y), len(batch.y)
@@ -45,6 +46,10 @@ class Data(NamedTuple):
                 batches.append(batch)
                 shares.append(share)
         return Data(tuple(batches), tuple(shares), self.label)
+
+    def samples(self) -> int:
+        """How many there are."""
+        return sum(len(batch.y) for batch in self.batches)
 
     def lanes(self) -> int:
         """How many models are evaluated side by side."""
@@ -76,12 +81,28 @@ def pick(samples: Batch, count: int | None, seed: int) -> Batch:
 
 
 @torch.no_grad()
+@full_precision()
 def loss(task: Task, w: Tensor, data: Data) -> Tensor:
     """F(w)."""
     return data.mean(lambda batch: task.loss(w, batch))
 
 
 @torch.no_grad()
+@full_precision()
+def score(task: Task, w: Tensor, data: Data) -> dict[str, float]:
+    """F(w) and the share of samples that the model w takes for what they are."""
+
+    def both(batch: Batch) -> Tensor:
+        logits = task.logits(w, batch)
+        right = (logits.argmax(-1) == batch.y).double().mean()
+        return torch.stack([task.cross_entropy(logits, batch).double(), right])
+
+    value, accuracy = data.mean(both).tolist()
+    return {"model_loss": value, "model_accuracy": accuracy}
+
+
+@torch.no_grad()
+@full_precision()
 def loss_and_gradient(task: Task, w: Tensor, data: Data) -> tuple[Tensor, Tensor]:
     """F(w) and ∇F(w) in one pass over the data."""
 
@@ -94,6 +115,7 @@ def loss_and_gradient(task: Task, w: Tensor, data: Data) -> tuple[Tensor, Tensor
 
 
 @torch.no_grad()
+@full_precision()
 def losses(task: Task, points: Tensor, data: Data) -> Tensor:
     """F at each row of `points`, evaluated side by side."""
     if len(points) == 1:  # vmap would make grouped convolutions of plain ones
@@ -101,11 +123,18 @@ def losses(task: Task, points: Tensor, data: Data) -> Tensor:
     return data.mean(lambda batch: vmap(task.loss, in_dims=(0, None))(points, batch))
 
 
+def looks_across(model: nn.Module) -> bool:
+    """Whether a sample's loss may depend on the others of its batch, so that other batches are another objective."""
+    batch_norm = nn.modules.batchnorm._BatchNorm
+    return getattr(model, "takes_batch", False) or any(isinstance(layer, batch_norm) for layer in model.modules())
+
+
 @torch.no_grad()
 def losses_in_plane(
     task: Task, origin: Tensor, directions: Tensor, coordinates: Tensor, data: Data, what: str = ""
 ) -> Tensor:
     """F(origin + Σ_k coordinates[g, k] · directions[k]) for each g; points are formed a few at a time."""
-    data = data.coarse() if origin.is_cuda else data  # a GPU is busy only with many samples
+    if origin.is_cuda and not looks_across(task.model):  # a GPU is busy only with many samples
+        data = data.coarse()
     parts = each(coordinates.to(origin).split(data.lanes()), f"{data.label} {what}")
     return torch.cat([losses(task, origin + (part[..., None] * directions).sum(1), data) for part in parts])

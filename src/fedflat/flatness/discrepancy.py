@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedflat.flatness.data import Data, join, loss_and_gradient
-from fedflat.flatness.precision import full_precision
+from fedflat.flatness.noise import gaussian
 from fedflat.flatness.progress import each
 from fedflat.task import Task
 from fedflat.vectors import norm, unit
@@ -39,21 +39,23 @@ class Discrepancy(NamedTuple):
     printed_bound: float  # the same with σ_g², as equation (19) has it
 
 
-def sharpness(task: Task, w: Tensor, data: Data, rho: float, steps: int = 20) -> Sharpness:
+def sharpness(task: Task, w: Tensor, data: Data, rho: float, steps: int = 20, seed: int = 0) -> Sharpness:
     """max F(w + δ) − F(w) over ‖δ‖ ≤ ρ by δ ← ρ unit(∇F(w + δ)) from δ = 0, `steps` times; the highest point counts.
 
-    The first step is SAM's. Where F is convex every step climbs, and fixed points satisfy the optimality conditions; in
-    general the result is a lower bound of the maximum.
+    The first step is SAM's; where ∇F(w) = 0 it is 0, and the search begins in a random direction instead. Where F is
+    convex every step climbs, and fixed points satisfy the optimality conditions; in general the result is a lower bound
+    of the maximum.
     """
     start, gradient = loss_and_gradient(task, w, data)
-    rises, direction = [torch.zeros_like(start)], gradient
+    level = not unit(gradient).any()
+    rises, direction = [torch.zeros_like(start)], gaussian(w, seed, "ascent", 0) if level else gradient
     for _ in range(steps):
         value, direction = loss_and_gradient(task, w + rho * unit(direction), data)
         rises.append(value - start)
-    return Sharpness(start, gradient, rises[min(1, steps)].clamp(min=0), torch.stack(rises).max())
+    one_step = rises[0 if level else min(1, steps)].clamp(min=0)
+    return Sharpness(start, gradient, one_step, torch.stack(rises).max())
 
 
-@full_precision()
 def discrepancy(
     task: Task,
     w: Tensor,
@@ -62,14 +64,16 @@ def discrepancy(
     sizes: Sequence[float],
     rho: float = 0.1,
     steps: int = 20,
+    seed: int = 0,
 ) -> Discrepancy:
     """Δ_F = | max F(w + δ) − F(w) − Σ p_i [max F_i(w_i + δ_i) − F_i(w_i)] | over ‖δ‖, ‖δ_i‖ ≤ ρ.
 
     `ends` [n, P] are the clients' models w_i, `own` their data, p_i = sizes_i / Σ sizes and F = Σ p_i F_i.
     """
     label = f"{own[0].label} discrepancy"
-    here = sharpness(task, w, join(own, sizes, label), rho, steps)
-    there = [sharpness(task, end, data, rho, steps) for end, data in each(list(zip(ends, own, strict=True)), label)]
+    here = sharpness(task, w, join(own, sizes, label), rho, steps, seed)
+    pairs = each(list(zip(ends, own, strict=True)), label)
+    there = [sharpness(task, end, data, rho, steps, seed) for end, data in pairs]
     at_w = torch.stack([loss_and_gradient(task, w, data)[1] for data in own])
     return _compare(w, ends, torch.tensor(sizes).to(w) / sum(sizes), here, there, at_w, rho)
 

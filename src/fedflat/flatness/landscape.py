@@ -22,13 +22,14 @@ class Surface(NamedTuple):
     loss: Tensor
 
 
-def random_directions(task: Task, models: Sequence[Tensor], seed: int = 0) -> Tensor:
-    """Two Gaussian directions [2, P], every filter as long as the models' filter is on average.
+def random_directions(task: Task, models: Sequence[Tensor], seed: int = 0, count: int = 2) -> Tensor:
+    """Gaussian directions [count, P], every filter as long as the models' filter is on average.
 
     d_f ← d_f / ‖d_f‖ · mean_m ‖w_m,f‖ (Li et al., 2018, for one model), where a filter f is what feeds one output unit
     or channel; biases and other vectors do not move. Models drawn along the same directions can be compared.
     """
-    return torch.stack([_normalised(task, models, gaussian(models[0], seed, "landscape", axis)) for axis in range(2)])
+    drawn = (gaussian(models[0], seed, "landscape", axis) for axis in range(count))
+    return torch.stack([_normalised(task, models, direction) for direction in drawn])
 
 
 def _normalised(task: Task, models: Sequence[Tensor], direction: Tensor) -> Tensor:

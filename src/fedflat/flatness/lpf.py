@@ -10,7 +10,6 @@ from torch import Tensor
 
 from fedflat.flatness.data import Data, loss, losses
 from fedflat.flatness.noise import gaussian
-from fedflat.flatness.precision import full_precision
 from fedflat.flatness.progress import each
 from fedflat.task import Task
 
@@ -24,7 +23,6 @@ class LowPass(NamedTuple):
     pairs: Tensor
 
 
-@full_precision()
 def low_pass(task: Task, w: Tensor, data: Data, sigma: float = 0.01, draws: int = 100, seed: int = 0) -> LowPass:
     """(F * N(0, σ²I))(w) = E F(w + τ) with τ ~ N(0, σ²I), over `draws` draws in pairs ±τ.
 

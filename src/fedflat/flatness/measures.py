@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedflat.engine.rounds import Trial
-from fedflat.flatness.data import loss_and_gradient
+from fedflat.flatness.data import join, loss_and_gradient, score
 from fedflat.flatness.discrepancy import discrepancy
 from fedflat.flatness.eigen import Eigen, largest, power
 from fedflat.flatness.hessian import Hessian
@@ -24,11 +24,13 @@ from fedflat.vectors import norm, unit
 
 
 class Measured(NamedTuple):
-    """Single numbers, columns of equal length, and the arrays of figures where they are not the columns."""
+    """Single numbers, columns of equal length, the arrays of figures where they are not the columns, and the number of
+    samples where they are not the run's."""
 
     numbers: dict[str, Any]
     columns: dict[str, Any]
     arrays: dict[str, Any] | None = None
+    samples: int | None = None
 
 
 class Case:
@@ -83,7 +85,7 @@ def measure_path(case: Case) -> Measured:
     """The loss along the gradient, and its mean and standard deviation along random filter-normalised directions."""
     settings = case.settings
     slope = loss_and_gradient(case.task, case.w, case.data)[1]
-    random = [d for n in range(5) for d in random_directions(case.task, case.peers, settings.seed + n)]
+    random = random_directions(case.task, case.peers, settings.seed, 10)
     lines = [along(case.task, case.w, d, settings.extent, settings.grid, case.data) for d in [unit(slope), *random]]
     around = torch.stack([line.loss for line in lines[1:]])
     columns = {"distance": lines[0].at, "along_gradient": lines[0].loss}
@@ -113,8 +115,9 @@ def measure_local(case: Case) -> Measured:
     found = local_and_global(case.task, subject.ends(case.trial, clients), own, subject.everything, case.settings.seed)
     columns: dict[str, list[float]] = {"client": [*clients], "samples": [len(subject.parts[c]) for c in clients]}
     columns |= {"lambda_local": [pair.own for pair in found], "lambda_global": [pair.all for pair in found]}
-    means = {name: sum(columns[name]) / len(clients) for name in ("lambda_local", "lambda_global")}
-    return Measured({f"mean_{name}": value for name, value in means.items()}, columns)
+    means = {f"mean_{name}": sum(columns[name]) / len(clients) for name in ("lambda_local", "lambda_global")}
+    numbers = score(case.task, case.w, subject.everything) | means
+    return Measured(numbers, columns, samples=subject.everything.samples())
 
 
 def measure_local_landscape(case: Case) -> Measured:
@@ -132,7 +135,8 @@ def measure_local_landscape(case: Case) -> Measured:
     columns = {"client": [client for client in clients for _ in x], "x": x.repeat(len(clients))}
     columns |= {"y": y.repeat(len(clients))}
     columns |= {name: torch.cat([s[name].flatten() for s in surfaces]) for name in ("own", "all")}
-    return Measured({}, columns, {"x": own.x, "y": own.y, "surfaces": surfaces})
+    arrays = {"x": own.x, "y": own.y, "surfaces": surfaces}
+    return Measured(score(case.task, case.w, subject.everything), columns, arrays, subject.everything.samples())
 
 
 def measure_discrepancy(case: Case) -> Measured:
@@ -141,10 +145,12 @@ def measure_discrepancy(case: Case) -> Measured:
     clients = subject.clients(case.trial, range(len(subject.parts)))
     sizes = [len(subject.parts[client]) for client in clients]
     ends, own = subject.ends(case.trial, clients), [subject.own(client) for client in clients]
-    found = discrepancy(case.task, case.w, ends, own, sizes, settings.rho, settings.ascent_steps)
+    found = discrepancy(case.task, case.w, ends, own, sizes, settings.rho, settings.ascent_steps, settings.seed)
     columns = {"client": clients, "samples": sizes, "rise": found.local_rises, "distance": found.distances}
     numbers = {k: v for k, v in found._asdict().items() if k not in ("value", "local_rises", "distances")}
-    return Measured({"discrepancy": found.value, **numbers}, columns)
+    everyone = join(own, sizes)
+    numbers = {**score(case.task, case.w, everyone), "discrepancy": found.value, **numbers}
+    return Measured(numbers, columns, samples=everyone.samples())
 
 
 def measure_barrier(case: Case, other: Tensor) -> Measured:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
+import os
+import sys
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -15,16 +17,16 @@ import torch
 from torch import Tensor
 
 from fedflat.data.augment import normalise
-from fedflat.engine.evaluate import evaluate
 from fedflat.engine.rounds import Trial, cohort, play
 from fedflat.engine.sequential import Sequential
 from fedflat.errors import UserError
 from fedflat.experiments.config import load, to_dict
 from fedflat.experiments.experiment import Experiment
-from fedflat.flatness.data import Data, cut, pick
+from fedflat.flatness.data import Data, cut, pick, score
 from fedflat.flatness.settings import Settings
 from fedflat.local import SGD
 from fedflat.personal.finished import Finished, read_run
+from fedflat.random import fold, purpose
 from fedflat.task import Batch, Task
 from fedflat.transfer import send
 
@@ -33,14 +35,13 @@ class Subject:
     """One run; raises UserError where it cannot be measured. `own` are data or model that config.yaml cannot name."""
 
     def __init__(self, path: Path, settings: Settings, own: Mapping[str, Any] | None = None) -> None:
-        self.path, self.name, self.settings = path, path.name, settings
+        self.path, self.name, self.settings = path, os.path.basename(os.path.abspath(path)), settings
         self.run = _read(path, settings, own or {})
         self.task = Task(self.run.assembly.task.model)  # parameters' precision, whatever the run trained in
         self.parts = self.run.assembly.parts
-        self.samples = pick(self._all(settings.on), settings.samples, settings.seed)
-        self.data = cut(self.samples, settings.batch_size, self.name)
-        self.trials = self._chosen()
-        self.scores = {t.seed: self._score(t) for t in self.trials}
+        self.data = self._cut(self.run.assembly.feed.test(), self.name) if settings.on == "test" else self.everything
+        self.scores = {trial.seed: self._score(trial) for trial in self._chosen()}
+        self.trials = self._finite()
 
     def _chosen(self) -> list[Trial]:
         """The trials of --run-seeds, all unless given."""
@@ -55,18 +56,23 @@ class Subject:
         """Loss and accuracy of the model that is measured."""
         if trial.server.params.shape != (self.task.size,):
             raise UserError(f"run {self.path}: its checkpoint does not belong to its config.yaml")
-        loss, accuracy = evaluate(self.task, trial.server.params, self.samples)
-        if not math.isfinite(loss):
-            raise UserError(f"run {self.path}: the loss of seed {trial.seed} is not finite; nothing can be measured")
-        return {"model_loss": loss, "model_accuracy": accuracy}
+        return score(self.task, trial.server.params, self.data)
 
-    def _all(self, on: str) -> Batch:
-        """The test set, or every client's training samples without augmentation."""
-        return self.run.assembly.feed.test() if on == "test" else self._rows(np.concatenate(self.parts))
+    def _finite(self) -> list[Trial]:
+        """The chosen trials whose loss is finite; says which are not."""
+        lost = [seed for seed, found in self.scores.items() if not math.isfinite(found["model_loss"])]
+        said = f"run {self.path}: " + ", ".join(f"seed {seed} has a loss that is not finite" for seed in lost)
+        if len(lost) == len(self.scores):
+            raise UserError(f"{said}; nothing can be measured")
+        if lost:
+            print(f"{said} and is left out", file=sys.stderr)
+        return [trial for trial in self._chosen() if trial.seed not in lost]
 
     def _rows(self, rows: np.ndarray) -> Batch:
+        """Training samples without augmentation, mixed: batch statistics must not be those of one client or class."""
         feed, data = self.run.assembly.feed, self.run.assembly.dataset
-        at = send(rows, feed.y.device)
+        places = torch.as_tensor(rows, dtype=torch.int64)
+        at = send(places[fold(purpose("flatness order"), places).argsort(stable=True)], feed.y.device)
         x = normalise(feed.x[at], data.mean, data.std, feed.dtype)
         return Batch(x, feed.y[at], torch.ones_like(at, dtype=torch.bool), None)
 
@@ -81,18 +87,21 @@ class Subject:
 
     def own(self, client: int) -> Data:
         """A client's training samples."""
-        samples = pick(self._rows(self.parts[client]), self.settings.samples, self.settings.seed)
-        return cut(samples, self.settings.batch_size, f"{self.name} client {client}")
+        return self._cut(self._rows(self.parts[client]), f"{self.name} client {client}")
 
     @cached_property
     def everything(self) -> Data:
         """All clients' training samples."""
-        samples = pick(self._all("train"), self.settings.samples, self.settings.seed)
-        return cut(samples, self.settings.batch_size, self.name)
+        return self._cut(self._rows(np.concatenate(self.parts)), self.name)
+
+    def _cut(self, samples: Batch, label: str) -> Data:
+        """--samples of them, in batches."""
+        return cut(pick(samples, self.settings.samples, self.settings.seed), self.settings.batch_size, label)
 
     def ends(self, trial: Trial, clients: Sequence[int]) -> Tensor:
         """The models [clients, P] at the end of local training in one round after the last; the trial stays as it is.
 
+        Clients start from what the method sends next: w, w perturbed, or the server's last model where w is a mean.
         One client after another: a single round does not repay what the batched engine needs to start.
         """
         experiment, assembly = self.run.experiment, self.run.assembly

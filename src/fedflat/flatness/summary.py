@@ -20,6 +20,9 @@ SHOWN = {  # measurement: {number: heading}; landscapes and spectra are for figu
 }
 
 
+LOCAL = {"discrepancy", "local", "local-landscape"}  # measured on clients' samples, whatever --on says
+
+
 def print_summary(documents: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> None:
     """One line per run; mean ± standard deviation over seeds."""
     table = Table("run", caption="mean ± standard deviation over seeds; λ1 local and global are means over clients")
@@ -38,7 +41,7 @@ def _numbers(found: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     """What a run's line shows, by the number's name; seeds without the number do not count."""
     texts = {}
     for what, document in found.items():
-        for key in ["model_loss", *SHOWN.get(what, {})]:
+        for key in [*(["model_loss"] if what not in LOCAL else []), *SHOWN.get(what, {})]:
             values = [seed[key] for seed in document["seeds"].values() if seed.get(key) is not None]
             texts[key] = _text(*mean_std(values), len(values)) if values else "–"
     return texts
