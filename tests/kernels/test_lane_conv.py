@@ -205,3 +205,14 @@ def test_on_a_gpu_results_and_strides_are_as_announced(how, dtype):
     got = gradients(conv2d, x, w, b, how)
     for a, e in zip(got, gradients(F.conv2d, x.double(), w.double(), b.double(), how), strict=True):
         assert (a - e).norm() / e.norm() < TOLERANCE[dtype]
+
+
+def test_layers_in_several_places() -> None:
+    """One ReLU for all, and a convolution that is pooled in one place and not in the other."""
+    torch.manual_seed(0)
+    relu, conv = nn.ReLU(), nn.Conv2d(3, 3, 3, padding=1)
+    model = nn.Sequential(
+        nn.Conv2d(2, 3, 3), relu, nn.MaxPool2d(2), conv, relu, nn.MaxPool2d(2), conv, relu, nn.Flatten()
+    )
+    x = torch.randn(4, 2, 10, 10)
+    torch.testing.assert_close(use_lane_ops(model)(x), model(x))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 
 import torch
 from torch import Tensor, nn
@@ -43,16 +44,21 @@ def use_lane_ops(model: nn.Module) -> nn.Module:
     for module in model.modules():
         if type(module) is nn.Conv2d and module.padding_mode == "zeros" and isinstance(module.padding, tuple):
             module.__class__ = LaneConv2d
+    uses = Counter(id(module) for _, module in model.named_modules(remove_duplicate=False))
     for sequence in (module for module in model.modules() if type(module) is nn.Sequential):
-        _take_in_pooling(sequence)
+        _take_in_pooling(sequence, uses)
     return model
 
 
-def _take_in_pooling(sequence: nn.Sequential) -> None:
-    """Make each conv, ReLU, max-pooling in a row one layer; the places of the others stay, empty."""
+def _take_in_pooling(sequence: nn.Sequential, uses: Counter[int]) -> None:
+    """Make each conv, ReLU, max-pooling in a row one layer; the places of the others stay, empty.
+
+    Not a convolution in several places, which may have others behind it there.
+    """
     for place in range(len(sequence) - 2):
-        conv, relu, pool = list(sequence.children())[place : place + 3]
-        if type(conv) is LaneConv2d and type(relu) is nn.ReLU and _is_plain_pooling(pool):
+        conv, relu, pool = (sequence[place + n] for n in range(3))
+        plain = type(conv) is LaneConv2d and uses[id(conv)] == 1
+        if plain and type(relu) is nn.ReLU and _is_plain_pooling(pool):
             conv.__class__ = LaneConvPool
             sequence[place + 1], sequence[place + 2] = nn.Identity(), nn.Identity()
 
