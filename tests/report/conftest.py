@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from browsers import chromium
+from selenium import webdriver
 
 from fedflat.experiments.config import dump
 from fedflat.experiments.experiment import Experiment
@@ -49,6 +51,13 @@ def left_by_analyse(folder: Path, height: float = 1.0, shared_by: str = "abc", *
         facts = {"what": what, "samples": 360, "to": "other", "directions_shared_by": [*shared_by]}
         document = {**facts, "settings": settings, "seeds": {"0": found, "1": found}}
         (folder / "analysis" / f"{what}.json").write_text(json.dumps(document))
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[webdriver.Chrome]:
+    """One for all pages, without 3-D."""
+    with chromium() as driver:
+        yield driver
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from browsers import chromium, errors, fits, phone, visit, wait
+from browsers import errors, fits, phone, visit, wait
 from PIL import Image
 from selenium import webdriver
 from selenium.webdriver.common.by import By
@@ -18,12 +18,6 @@ from fedflat.methods.fedsol import FedSOL
 
 MakeRun = Callable[..., Path]
 LINES = "return document.querySelector('#accuracy .plot').data.filter(trace => trace.meta === 'line')"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[webdriver.Chrome]:
-    with chromium() as driver:
-        yield driver
 
 
 @pytest.fixture
@@ -150,32 +144,6 @@ def test_what_was_measured_once_is_a_table(browser: webdriver.Chrome, make_run: 
     assert cells == ["method", "cost, gradients", "cost, seconds", "fedavg", "2.50 ± 0.71", "0.00123 ± 0.00000"]
     figures = [figure.get_attribute("id") for figure in browser.find_elements(By.CSS_SELECTOR, "#probes figure")]
     assert figures == ["probe-norm-model"]
-
-
-def test_eight_runs_can_be_told_apart(
-    browser: webdriver.Chrome, make_run: MakeRun, analyse: Callable[..., None], tmp_path: Path
-) -> None:
-    runs, page = [make_run(f"run{n}", [0.5, 0.6], probes={"norm.model": 1.0}) for n in range(8)], tmp_path / "page.html"
-    for run in runs:
-        analyse(run)
-    assert main(["report", *map(str, runs), "--out", str(page)]) == 0
-    visit(browser, page)
-    for key, drawn in (("probe-norm-model", ".js-line"), ("hessian", ".js-line"), ("local", ".points path")):
-        one, other = (look(browser, f"#{key} .trace:nth-last-of-type({back}) {drawn}") for back in (8, 1))
-        assert one[0] == other[0]
-        assert one[1:] != other[1:]
-        marks = [
-            button.get_attribute("innerHTML") for button in browser.find_elements(By.CSS_SELECTOR, f"#{key} button svg")
-        ]
-        assert len(marks) == len(set(marks)) == 8
-
-
-def look(page: webdriver.Chrome, selector: str) -> list[str]:
-    """Colour, dashes and shape of the first element there."""
-    drawn = page.find_element(By.CSS_SELECTOR, selector)
-    colour = "fill" if "points" in selector else "stroke"
-    shape = (drawn.get_attribute("d") or "") if "points" in selector else ""
-    return [drawn.value_of_css_property(colour), drawn.value_of_css_property("stroke-dasharray"), shape]
 
 
 def test_light_and_dark_follow_the_system_and_the_button(page: webdriver.Chrome) -> None:

@@ -119,3 +119,26 @@ def test_eigenvectors_are_each_models_own(make_run: MakeRun, analyse: Analyse) -
     analyse(folder, directions="eigen")
     captions = {chart.key: chart.caption for chart in read([folder])[0].charts}
     assert f"along {EIGEN}. All" in captions["landscape"]
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ([3.2e-8], "3.20e-08"),
+        ([3e-9, 5e-9], "4.00e-09 ± 1.41e-09"),
+        ([0.00123], "0.00123"),
+        ([0.000123], "0.000123"),
+        ([-4.5e-5], "-4.50e-05"),
+        ([0.0], "0.00"),
+        ([12345.0, 12345.0], "12345 ± 0"),
+    ],
+)
+def test_small_numbers_keep_their_digits(values: list[float], text: str, make_run: MakeRun) -> None:
+    folder = make_run("a", [0.5])
+    document = {"settings": {}, "seeds": {str(n): {"lpf": value} for n, value in enumerate(values)}}
+    (folder / "analysis").mkdir()
+    (folder / "analysis" / "lpf.json").write_text(json.dumps(document))
+    runs = [read_run(folder)]
+    found = contents(runs)
+    sheet = flatness_sheet(runs, found.settings, found.documents)
+    assert sheet.rows[0][sheet.headings.index("LPF")].text == text

@@ -11,6 +11,8 @@ import pytest
 from plotly.offline import get_plotlyjs
 
 from fedflat.cli import main
+from fedflat.report.charts import Curves
+from fedflat.report.contents import contents
 from fedflat.report.runs import read_run, read_runs
 from fedflat.report.table import cells
 
@@ -156,6 +158,16 @@ def test_tables_without_figures_have_their_section(make_run: MakeRun, tmp_path: 
     for section, table in (("probes", "once"), ("flatness", "flat")):
         assert f'<a href="#{section}">' in page.read_text()
         assert f'<table id="{table}">' in page.read_text()
+
+
+def test_the_page_has_all_digits_of_its_numbers(make_run: MakeRun, tmp_path: Path) -> None:
+    run, page = make_run("a", [1 / 3, 2 / 3]), tmp_path / "page.html"
+    assert main(["report", str(run), "--out", str(page)]) == 0
+    data = page.read_text().partition("const CHARTS = ")[2]
+    shown = {chart["key"]: chart for chart in json.JSONDecoder().raw_decode(data)[0]}
+    (accuracy,) = (chart for chart in contents([read_run(run)]).charts if chart.key == "accuracy")
+    assert isinstance(accuracy, Curves)
+    assert shown["accuracy"]["lines"][0]["y"] == accuracy.lines[0].y
 
 
 def test_a_paper_that_prints_these_settings_is_beside_them(make_run: MakeRun, tmp_path: Path, monkeypatch) -> None:

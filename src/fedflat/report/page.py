@@ -103,9 +103,8 @@ def _file(name: str) -> str:
 
 
 def _json(value: Any) -> str:
-    """JSON that cannot end the script it stands in, with numbers of six digits."""
-    rounded = json.loads(json.dumps(value), parse_float=lambda text: float(f"{float(text):.6g}"))
-    return json.dumps(rounded, ensure_ascii=False).replace("<", "\\u003c")
+    """JSON that cannot end the script it stands in."""
+    return json.dumps(value, ensure_ascii=False).replace("<", "\\u003c")
 
 
 def title(runs: Sequence[Run]) -> str:

@@ -158,5 +158,6 @@ def _over_seeds(documents: Documents, what: str, key: str) -> list[float]:
 def _text(values: list[float]) -> str:
     """Three digits of the mean, and of several values the standard deviation to the same place."""
     mean, std = mean_std(values)
-    places = min(max(2 - math.floor(math.log10(abs(mean))), 0), 6) if mean and math.isfinite(mean) else 2
-    return f"{mean:.{places}f}" + (f" ± {std:.{places}f}" if len(values) > 1 else "")
+    places = max(2 - math.floor(math.log10(abs(mean))), 0) if mean else 2
+    form = f".{places}f" if places <= 6 else ".2e"
+    return f"{mean:{form}}" + (f" ± {std:{form}}" if len(values) > 1 else "")

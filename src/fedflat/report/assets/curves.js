@@ -24,7 +24,7 @@ function faint(line) {
 
 function stroke(line, soft) {
   return {
-    x: line.x, y: soft(line.y), name: line.name, meta: "line", mode: line.marks ? "markers" : "lines",
+    x: line.x, y: soft(line.y), name: plain(line.name), meta: "line", mode: line.marks ? "markers" : "lines",
     line: { color: colour(line.colour), width: 2, dash: strokes(line, 2) || "solid" },
     marker: { color: colour(line.colour), symbol: symbol(line)[0], size: 8, opacity: .8 },
   };

@@ -4,6 +4,8 @@ const FORMS = {
   percent: { tickformat: ".0%", hoverformat: ".2%" },
   bytes: { tickformat: "~s", ticksuffix: "B", hoverformat: ".4s" },
 };
+/** A name in which plotly sees no markup. */
+const plain = text => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;");
 const CLEAR = "rgba(0,0,0,0)";
 const colour = number => COLOURS[number % COLOURS.length];
 const symbol = line => SYMBOLS[line.dash % SYMBOLS.length];
@@ -34,7 +36,7 @@ function decades(values) {
 
 function axis(a, theme, values = []) {
   return {
-    title: { text: a.label, standoff: 6 }, type: a.log ? "log" : "linear", automargin: true, exponentformat: "power",
+    title: { text: plain(a.label), standoff: 6 }, type: a.log ? "log" : "linear", automargin: true, exponentformat: "power",
     gridcolor: theme.line, zerolinecolor: theme.line, linecolor: theme.line,
     ...FORMS[a.form], ...(a.log ? decades(values) : {}),
   };
@@ -44,7 +46,7 @@ function frame(theme, more) {
   return {
     paper_bgcolor: CLEAR, plot_bgcolor: CLEAR, margin: { l: 56, r: 12, t: 8, b: 44 }, showlegend: false,
     font: { color: theme.ink, size: 12, family: "system-ui, sans-serif" },
-    hoverlabel: { bgcolor: theme.panel, bordercolor: theme.line, font: { color: theme.ink } },
+    hoverlabel: { bgcolor: theme.panel, bordercolor: theme.line, font: { color: theme.ink }, namelength: -1 },
     dragmode: matchMedia("(pointer: coarse)").matches ? false : "zoom", // a finger scrolls the page
     ...more,
   };

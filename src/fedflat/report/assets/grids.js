@@ -3,13 +3,13 @@ const VIRIDIS = ["#440154", "#3b528b", "#21918c", "#5ec962", "#fde725"];
 const LEVELS = 16;
 
 function heat(chart, theme) {
-  const colorbar = { thickness: 10, outlinewidth: 0, title: { text: chart.z.label, side: "right" }, ...FORMS[chart.z.form] };
+  const colorbar = { thickness: 10, outlinewidth: 0, title: { text: plain(chart.z.label), side: "right" }, ...FORMS[chart.z.form] };
   const bare = { showgrid: false, zeroline: false };
   return chart.grids.map(grid => ({
     data: [{
       type: "heatmap", ...grid, zmin: chart.low, zmax: chart.high, colorscale: even([theme.low, theme.high]), colorbar,
       xgap: grid.x.length > 30 ? 0 : 1, ygap: grid.y.length > 30 ? 0 : 1,
-      hovertemplate: `${chart.x.label} %{x}, ${chart.y.label} %{y}: %{z}<extra></extra>`,
+      hovertemplate: `${chart.x.label} %{x}, ${chart.y.label} %{y}: %{z:.6~g}<extra></extra>`,
     }],
     layout: frame(theme, {
       xaxis: { ...axis(chart.x, theme), ...bare },
