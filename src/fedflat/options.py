@@ -5,9 +5,13 @@ from __future__ import annotations
 import dataclasses
 import math
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
+
+import numpy as np
 
 from fedflat.errors import UserError, near_miss
 
@@ -52,15 +56,48 @@ def flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
+def plain(options: Any) -> dict[str, Any]:
+    """What is not yet as a dataclass of options keeps it: sequences as tuples, numpy's numbers as Python's.
+
+    So equal options compare and are written alike, however they were given.
+    """
+    values = [(name, value, _plain(hint, value)) for name, hint, value in _fields(options)]
+    return {name: new for name, old, new in values if new is not old}
+
+
+def _plain(hint: Any, value: Any) -> Any:
+    """A value as options keep it."""
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint) and isinstance(value, hint):  # a method
+        found = plain(value)
+        return dataclasses.replace(value, **found) if found else value
+    if get_origin(hint) is tuple and isinstance(value, list | tuple | range | np.ndarray):
+        return tuple(_plain(get_args(hint)[0], item) for item in value)
+    known = [own for kind, own in _PLAIN.items() if isinstance(value, kind)]
+    return known[0](value) if known else value
+
+
+_PLAIN: dict[Any, Callable[[Any], Any]] = {bool | np.bool_: bool, Integral: int, Real: float, str: str}
+
+
 def check(options: Any) -> None:
     """Raise UserError for the first field of a dataclass that is not of its type or outside its range."""
-    hints = get_type_hints(type(options), include_extras=True)
-    for field in dataclasses.fields(options):
-        value = getattr(options, field.name)
+    for field, hint, value in _fields(options):
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             check(value)
-        elif problem := _problem(hints[field.name], value):
-            raise UserError(f"{' '.join([flag(field.name), *show(value)])}: {problem}")
+        elif problem := _problem(hint, value):
+            raise UserError(f"{' '.join([flag(field), *show(value)])}: {problem}")
+
+
+def _fields(options: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Name, type and value of every field of a dataclass."""
+    cls: Any = type(options)
+    hints = _hints(cls)
+    return ((f.name, hints[f.name], getattr(options, f.name)) for f in dataclasses.fields(options))
+
+
+@cache
+def _hints(cls: type) -> dict[str, Any]:
+    return get_type_hints(cls, include_extras=True)
 
 
 def check_picture(out: Path) -> None:
@@ -128,7 +165,9 @@ def _problem(hint: Any, value: Any) -> str:
     if origin is Literal:
         return "" if value in args else f"must be one of {', '.join(map(str, args))}{near_miss(str(value), args)}"
     if origin is tuple:
-        problems = [_problem(args[0], item) for item in value] if isinstance(value, tuple) else ["must be a list"]
+        problems = (
+            [_problem(args[0], item) for item in value] if isinstance(value, tuple | list) else ["must be a list"]
+        )
         return next(filter(None, problems), "")
     if args:  # a union: fine if any member is
         problems = [_problem(arg, value) for arg in args]

@@ -13,6 +13,7 @@ from torch import nn
 
 import fedflat as ff
 from fedflat.experiments.assemble import pick_engine
+from fedflat.experiments.config import dump
 from fedflat.task import Task
 
 RNG = np.random.default_rng(0)
@@ -119,6 +120,31 @@ REFUSED = [
 def test_refused(changes: dict[str, Any], reason: str) -> None:
     with pytest.raises(ff.UserError, match=reason):
         ff.run(experiment(**changes))
+
+
+def test_lists_and_numbers_of_numpy_are_kept_as_tuples_and_numbers() -> None:
+    """What dumps alike is one run, which may be resumed however its options are written."""
+    plain = ff.Experiment(
+        seeds=(0, 1),
+        probes=("drift",),
+        rounds=3,
+        lr=0.5,
+        partition="iid",
+        method=ff.ServerMomentum(inner=ff.FedSOL(2.0)),
+    )
+    for seeds in ([0, 1], range(2), np.arange(2)):
+        given = ff.Experiment(
+            seeds=seeds,
+            probes=["drift"],
+            rounds=np.int64(3),
+            lr=np.float32(0.5),
+            partition=np.array(["iid"])[0],
+            method=ff.ServerMomentum(inner=ff.FedSOL(np.float64(2))),
+        )
+        given.check()
+        assert (given, dump(given)) == (plain, dump(plain))
+    with pytest.raises(ff.UserError, match=r"--rounds 2\.5: must be a whole number"):
+        ff.Experiment(rounds=np.float64(2.5)).check()
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from fedflat.data.dataset import Dataset
 from fedflat.errors import UserError
 from fedflat.method import Method
 from fedflat.methods.fedavg import FedAvg
-from fedflat.options import Count, Index, NonNegative, Positive, Range, check
+from fedflat.options import Count, Index, NonNegative, Positive, Range, check, plain
 from fedflat.probes import check_names
 
 
@@ -93,6 +93,11 @@ class Experiment(Setting):
     """
 
     method: Method = field(default_factory=FedAvg)
+
+    def __post_init__(self) -> None:
+        """Keep lists and numpy's numbers as tuples and numbers."""
+        for name, value in plain(self).items():
+            object.__setattr__(self, name, value)
 
     def check(self) -> None:
         """Raise UserError for the first option that cannot be used."""
