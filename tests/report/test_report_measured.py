@@ -121,6 +121,14 @@ def test_eigenvectors_are_each_models_own(make_run: MakeRun, analyse: Analyse) -
     assert f"along {EIGEN}. All" in captions["landscape"]
 
 
+def test_a_path_does_not_pretend_that_its_lines_share_a_length(make_run: MakeRun, analyse: Analyse) -> None:
+    folder = make_run("a", [0.5])
+    analyse(folder)
+    (path,) = (chart for chart in read([folder])[0].charts if chart.key == "path")
+    assert path.x.label == "r, in lengths of the direction"
+    assert "share no unit of length" in path.caption
+
+
 @pytest.mark.parametrize(
     ("values", "text"),
     [
