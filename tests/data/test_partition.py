@@ -1,7 +1,5 @@
 """Invariants of every partition, and errors that say what to change."""
 
-import warnings
-
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
@@ -71,8 +69,7 @@ def test_shards(case, number, seed):
 def test_lda(case, alpha, minimum, seed):
     labels, clients = case
     minimum = min(minimum, len(labels) // clients)
-    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(allocate, "_DRAWS", 20_000)
         patch.setattr(allocate, "_CHUNK", 5_000)
         parts = lda(labels, clients, alpha, seed, minimum)
@@ -132,12 +129,25 @@ def test_seeds_and_nothing_else_change_the_split(name):
     assert not _same(first, split(name, CIFAR10, 20, 2, 0.5, 2))
 
 
-def test_lda_says_when_it_had_to_top_clients_up(monkeypatch):
+def test_lda_says_once_when_it_had_to_top_clients_up(monkeypatch, capsys):
     monkeypatch.setattr(allocate, "_DRAWS", 200_000)
-    with pytest.warns(UserWarning, match=r"lda with alpha 0\.01: none of 200 draws gave each of 100 clients 10"):
-        parts = lda(CIFAR10, 100, 0.01, 0)
+    allocate._tell.cache_clear()
+    parts, again = (lda(CIFAR10, 100, 0.01, 0) for _ in range(2))
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("lda with alpha 0.01: none of 200 draws gave each of 100 clients 10 samples; moved ")
     _assert_valid(parts, CIFAR10, 100)
     assert min(len(part) for part in parts) == 10
+    assert _same(parts, again)
+
+
+@pytest.mark.parametrize(("labels", "clients", "draws"), [(CIFAR10, 100, 200), (CIFAR10[:1437], 143, 26)])
+def test_lda_gives_up_early_only_where_much_is_missing(monkeypatch, capsys, labels, clients, draws):
+    """One sample in 20 can only be missing where clients have fewer than 200 samples on average."""
+    monkeypatch.setattr(allocate, "_DRAWS", 200_000)
+    monkeypatch.setattr(allocate, "_CHUNK", 20_000)
+    allocate._tell.cache_clear()
+    lda(labels, clients, 0.01, 1)
+    assert f"none of {draws} draws" in capsys.readouterr().err
 
 
 def test_one_class_each_where_classes_are_unequal():

@@ -5,11 +5,13 @@ The tables depend on the class sizes alone (n samples, C classes, N clients); `p
 
 from __future__ import annotations
 
-import warnings
+import sys
+from functools import cache
 
 import numpy as np
 
 _DRAWS = 100_000_000  # `over_clients` stops redrawing after this many random shares, a few seconds
+_HOPELESS = 20  # a tenth of that will do where the best attempt misses more than one sample in so many
 _CHUNK = 200_000  # shares drawn at once: little enough to stay in the processor's cache
 
 
@@ -17,24 +19,29 @@ def over_clients(sizes: np.ndarray, clients: int, alpha: float, minimum: int, rn
     """Spread each class by p ~ Dirichlet(α, ..., α) over the clients, again and again until all hold `minimum`.
 
     Attempts are drawn in chunks and the first that succeeds is taken. If none does, the attempt that misses fewest
-    samples is topped up, with a warning.
+    samples is topped up, and a line on stderr says so.
     """
     table = clients * len(sizes)
     at_once = max(1, _CHUNK // table)
     best, least, attempts = np.empty(0), np.inf, 0
-    while least and attempts * table < _DRAWS:
+    while least and attempts * table < (_DRAWS if least * _HOPELESS <= sizes.sum() else _DRAWS // 10):
         held = _attempts(sizes, clients, alpha, at_once, rng)
         missing = np.maximum(minimum - held.sum(-1), 0).sum(-1)
         attempts += at_once
         if missing.min() < least:
             best, least = held[missing.argmin()], missing.min()
     if least:
-        warnings.warn(
+        _tell(
             f"lda with alpha {alpha:g}: none of {attempts} draws gave each of {clients} clients {minimum} samples; "
-            f"moved {least} of {sizes.sum()} samples from the largest clients to the smallest",
-            stacklevel=3,
+            f"moved {least} of {sizes.sum()} samples from the largest clients to the smallest"
         )
     return _top_up(best, minimum)
+
+
+@cache
+def _tell(line: str) -> None:
+    """Print the line, once: a run deals the same samples again for its report."""
+    print(line, file=sys.stderr)
 
 
 def _attempts(sizes: np.ndarray, clients: int, alpha: float, attempts: int, rng: np.random.Generator) -> np.ndarray:

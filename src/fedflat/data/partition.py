@@ -51,7 +51,7 @@ def lda(labels: np.ndarray, clients: int, alpha: float, seed: int, minimum: int 
 
     Class after class, clients that already hold n / N samples get nothing more (p_k = 0, the rest renormalised).
     The whole draw is repeated until every client holds `minimum` samples. Where no draw does so within a few seconds,
-    the one that misses fewest is kept, small clients are topped up from the largest, and a warning says so.
+    the one that misses fewest is kept, small clients are topped up from the largest, and a line on stderr says so.
     """
     dense, sizes = _classes(labels, clients)
     _check_alpha(alpha, positive=True)
