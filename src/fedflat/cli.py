@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -44,6 +45,7 @@ INTERRUPTED = {  # what the user may want to know then; run and compare tell it 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the user's mistakes are one line on stderr and exit code 2."""
     words = list(sys.argv[1:] if argv is None else argv)
+    _allow_any_text()
     try:
         _dispatch("fedflat", COMMANDS, words)
         sys.stdout.flush()
@@ -61,6 +63,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         return _complain("not enough memory; a smaller model, cohort or batch size needs less", 1)
     return 0
+
+
+def _allow_any_text() -> None:
+    """Signs that the terminal's encoding does not have, such as ± in ASCII, are printed as ? instead of ending all."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 def _memory(error: Exception) -> bool:

@@ -6,7 +6,7 @@ import dataclasses
 import math
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
+from functools import cache, partial
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
@@ -49,6 +49,7 @@ NonNegative = Annotated[float, Range(0)]
 Fraction = Annotated[float, Range(0, 1)]
 Count = Annotated[int, Range(1, 10**9)]
 Index = Annotated[int, Range(0, 2**32 - 1)]
+Epochs = Annotated[int, Range(0, 10_000)]
 
 
 def flag(name: str) -> str:
@@ -57,26 +58,26 @@ def flag(name: str) -> str:
 
 
 def plain(options: Any) -> dict[str, Any]:
-    """What is not yet as a dataclass of options keeps it: sequences as tuples, numpy's numbers as Python's.
-
-    So equal options compare and are written alike, however they were given.
-    """
+    """The fields of a dataclass that should be plain for equal ones to be written alike: tuples, Python's numbers."""
     values = [(name, value, _plain(hint, value)) for name, hint, value in _fields(options)]
     return {name: new for name, old, new in values if new is not old}
 
 
-def _plain(hint: Any, value: Any) -> Any:
-    """A value as options keep it."""
-    if isinstance(hint, type) and dataclasses.is_dataclass(hint) and isinstance(value, hint):  # a method
-        found = plain(value)
-        return dataclasses.replace(value, **found) if found else value
-    if get_origin(hint) is tuple and isinstance(value, list | tuple | range | np.ndarray):
-        return tuple(_plain(get_args(hint)[0], item) for item in value)
-    known = [own for kind, own in _PLAIN.items() if isinstance(value, kind)]
-    return known[0](value) if known else value
+def settled(options: Any) -> Any:
+    """The same dataclass with plain values."""
+    found = plain(options)
+    return dataclasses.replace(options, **found) if found else options
 
 
 _PLAIN: dict[Any, Callable[[Any], Any]] = {bool | np.bool_: bool, Integral: int, Real: float, str: str}
+
+
+def _plain(hint: Any, value: Any) -> Any:
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint) and isinstance(value, hint):  # a method
+        return settled(value)
+    if get_origin(hint) is tuple and isinstance(value, list | tuple | range | np.ndarray):
+        return tuple(_plain(get_args(hint)[0], item) for item in value)
+    return next((own(value) for kind, own in _PLAIN.items() if isinstance(value, kind)), value)
 
 
 def check(options: Any) -> None:
@@ -90,25 +91,28 @@ def check(options: Any) -> None:
 
 def _fields(options: Any) -> Iterator[tuple[str, Any, Any]]:
     """Name, type and value of every field of a dataclass."""
-    cls: Any = type(options)
-    hints = _hints(cls)
+    hints = _hints(type(options))
     return ((f.name, hints[f.name], getattr(options, f.name)) for f in dataclasses.fields(options))
 
 
-@cache
-def _hints(cls: type) -> dict[str, Any]:
-    return get_type_hints(cls, include_extras=True)
+_hints: Callable[[type], dict[str, Any]] = cache(partial(get_type_hints, include_extras=True))
 
 
 def check_picture(out: Path) -> None:
     """Refuse an --out that is no .png file or cannot be written, before the picture is drawn."""
     if out.suffix.lower() != ".png" or out.is_dir() or not out.parent.is_dir():
         raise UserError(f"--out {out}: must be a .png file in a folder that exists")
+    check_writable("--out", out, out.parent)
+
+
+def check_writable(option: str, path: Path, folder: Path) -> None:
+    """Refuse a path if nothing can be written to `folder`, which may have to be made."""
     try:
-        with tempfile.TemporaryFile(dir=out.parent):
+        there = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
+        with tempfile.TemporaryFile(dir=there):
             pass
     except OSError as error:
-        raise UserError(f"--out {out}: cannot be written ({error.strerror or error})") from None
+        raise UserError(f"{option} {path}: cannot be written ({error.strerror or error})") from None
 
 
 def show(value: Any) -> list[str]:

@@ -48,6 +48,11 @@ def test_help_explains_every_option(name: str, capsys) -> None:
         assert len(found.group()) > len(option) + 25, f"{option} is not explained"
 
 
+def test_help_says_where_results_go(capsys) -> None:
+    for words, folder in (("run fedavg", "runs/METHOD-DATE-TIME"), ("compare", "runs/compare-DATE-TIME")):
+        assert folder in re.sub(r"[│\s]+", " ", printed(f"{words} --help", capsys))
+
+
 def test_methods_as_json(capsys) -> None:
     rows = {row["name"]: row for row in json.loads(printed("methods --json", capsys))}
     assert rows.keys() == METHODS.keys()

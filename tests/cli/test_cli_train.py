@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pty
@@ -86,6 +87,40 @@ def test_default_folder_is_named_after_the_method(tmp_path: Path, monkeypatch: p
     assert main(["run", "fedavg", *SMALL]) == 0
     (out,) = (tmp_path / "runs").iterdir()
     assert re.fullmatch(r"fedavg-\d{8}-\d{6}", out.name)
+
+
+def test_default_folder_of_another_process_is_left_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    """Two commands that begin in the same second; a third is refused and leaves nothing."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("time.strftime", lambda form: "20300101-000000")
+    (tmp_path / "runs" / "fedavg-20300101-000000").mkdir(parents=True)
+    assert main(["run", "fedavg", *SMALL]) == 0
+    assert main(["run", "fedavg", *SMALL, "--cohort", "5"]) == 2
+    folders = {path.name: len(list(path.iterdir())) for path in (tmp_path / "runs").iterdir()}
+    assert folders == {"fedavg-20300101-000000": 0, "fedavg-20300101-000000-2": 5}
+
+
+def test_compare_tries_every_method_before_it_trains_one(tmp_path: Path, capsys) -> None:
+    out = tmp_path / "both"
+    assert main(["compare", "fedavg", "fedsol:proximal=moon", *SMALL, "--out", str(out)]) == 2
+    assert "method fedsol:proximal=moon: --perturb head: " in capsys.readouterr().err
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_signs_that_the_terminal_does_not_have(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """fedsol's help has ρ and Λ."""
+    out, err = io.BytesIO(), io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(out, encoding=encoding, write_through=True))
+    monkeypatch.setattr("sys.stderr", io.TextIOWrapper(err, encoding=encoding, write_through=True))
+    with pytest.raises(SystemExit) as stop:
+        main(["run", "fedsol", "--help"])
+    assert not stop.value.code
+    assert main(["run", "fedρ"]) == 2
+    assert b"Strength ? of the perturbation" in out.getvalue()
+    assert b"method fed?: unknown" in err.getvalue()
 
 
 def test_compare_goes_on_after_divergence(tmp_path: Path, capsys) -> None:

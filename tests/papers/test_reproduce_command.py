@@ -220,6 +220,30 @@ def test_mistakes_are_one_line(
     assert all(part in line for part in parts), line
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--results a.txt", "--results a.txt: is a file, must be a folder"),
+        ("fedsol/table2 --results a.txt", "--results a.txt: is a file, must be a folder"),
+        ("fedsol/table2 --show --results a.txt", "--results a.txt: is a file, must be a folder"),
+        ("fedsol/table2 --results a.txt/below", "--results a.txt/below: cannot be written"),
+        ("fedsol/table2 --results /proc/new", "--results /proc/new: cannot be written"),
+        ("--show --results . --out .", "--out .: is a folder"),
+        ("--show --results . --out a.txt", "--out a.txt: must be a file that ends in .md"),
+        ("--show --results . --out a.txt/page.md", "--out a.txt/page.md: cannot be written"),
+    ],
+)
+def test_paths_are_looked_at_first(
+    words: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.txt").write_text("mine")
+    assert main(["reproduce", *words.split(), *SMALL]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("a.txt", "mine")]
+
+
 def test_several_tables_share_what_is_trained(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     """FedAvg is the first row of both; only FedSOL's Table 5 has a FedSOL among these cells."""
     tables = ["fedsol/table1", "fedsol/table5", "--cells", "none", "fedavg", "rho-2.0 head"]

@@ -19,6 +19,8 @@ def parse(options: type[T], words: Sequence[str], prog: str, default: T | None =
     """The dataclass `options` filled from `words`; nested dataclasses are groups of flags without prefix."""
     import tyro
 
+    if "--" in words:
+        raise UserError(f"--: is not needed, options follow without it; see {prog} --help")
     registry = tyro.constructors.ConstructorRegistry()
     registry.primitive_rule(_rule)
     markers = (tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedflat.commands.outputs import check_file
 from fedflat.commands.parse import leading, parse
 from fedflat.errors import UserError
 from fedflat.options import Fraction
@@ -30,6 +31,7 @@ def report_command(words: list[str]) -> None:
     options = parse(ReportOptions, flags, "fedflat report RUN [RUN ...]")
     if not runs:
         raise UserError("report: name at least one run folder")
+    check_file(options.out, "report.html")
     from fedflat.report.page import report
 
     problems = report([Path(run) for run in runs], options.out, options.target, options.figures, options.tensorboard)

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from fedflat.commands.outputs import check_file, refuse_file
 from fedflat.commands.parse import leading, parse
 from fedflat.engine.place import find_place
 from fedflat.errors import UserError
 from fedflat.experiments.experiment import Experiment
-from fedflat.options import Count, Index
+from fedflat.options import Count, Index, check_writable
 
 PROG = "fedflat reproduce [TABLE ...]"
 FORMS = ("markdown", "latex", "csv")
@@ -90,8 +91,18 @@ def _check(options: ReproduceOptions, names: list[str]) -> None:
     alone = [f"--{name}" for name in ("cells", "variant") if getattr(options, name) and not names]
     if alone:
         raise UserError(f"{alone[0]}: chooses cells of a TABLE, and none is named; fedflat reproduce lists them")
-    if options.show and not names and not options.results.is_dir():
-        raise UserError(f"--results {options.results}: no such folder, and the page is written from stored results")
+    _check_paths(options, names)
+
+
+def _check_paths(options: ReproduceOptions, names: list[str]) -> None:
+    """Raise UserError for paths that cannot be read or written, before anything is trained."""
+    refuse_file("--results", options.results)
+    if names and not options.show:
+        check_writable("--results", options.results, options.results)
+    if options.show and not names:
+        check_file(options.out, "reproduction.md")
+        if not options.results.is_dir():
+            raise UserError(f"--results {options.results}: no such folder, and the page is written from stored results")
 
 
 def _seconds(budget: str | None) -> float:

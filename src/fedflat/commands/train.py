@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import re
-import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
@@ -14,7 +12,9 @@ from typing import Any
 from fedflat.commands.catalogue import summary_line
 from fedflat.commands.continuing import continuing
 from fedflat.commands.flags import Files, parse_flags, refuse_inner
+from fedflat.commands.outputs import output_folder, slug
 from fedflat.commands.parse import leading, method_spec
+from fedflat.commands.rehearsal import rehearse
 from fedflat.engine.folder import OtherRun, same_run
 from fedflat.engine.place import find_place
 from fedflat.errors import UserError
@@ -33,6 +33,8 @@ from fedflat.pulse import Pulse
 class Comparison(Files):
     """Where the comparison is described and what it leaves."""
 
+    out: Path | None = None
+    """Folder for the results; runs/compare-DATE-TIME unless given."""
     target: Fraction = 0.8
     """Accuracy whose first reaching is counted in rounds."""
 
@@ -55,10 +57,10 @@ def run_command(words: list[str]) -> None:
     values = {f.name: getattr(options.method, f.name) for f in dataclasses.fields(method)}
     experiment = _experiment(dataclasses.replace(method, **values), options.setting)
     label = names[0] if names else method_to_dict(method)["name"]
-    out = _out(options.files, label)
-    with continuing(["run"], [out], out):
+    leads = find_place(experiment.engine).leads
+    with output_folder(options.files, label, leads) as out, continuing(["run"], [out], out):
         result = train(experiment, out, options.files.resume, label)
-        if find_place(experiment.engine).leads:
+        if leads:
             _show([(label, result)], [out], out / "report.html", 0.8)
 
 
@@ -73,18 +75,24 @@ def compare_command(words: list[str]) -> None:
     methods = [method_spec(name) for name in names]
     about = f"Train several methods (NAME or NAME:rho=2,...) and compare them: {', '.join(METHODS)}."
     options = parse_flags(None, base, Comparison, flags, "fedflat compare METHOD METHOD ...", about)
-    out, resume = _out(options.files, "compare"), options.files.resume
-    folders = [out / _slug(name) for name in names]
-    experiments = [_experiment(method, options.setting) for method in methods]
     if find_place(options.setting.engine).size > 1:
         raise UserError("compare: trains in one process; under torchrun use fedflat run for each method")
-    with continuing(["compare", *names], folders, out):
-        done = [_finished(e, folder, resume) for e, folder in zip(experiments, folders, strict=True)]
-        results = [
-            (name, result or train(experiment, folder, resume, name))
-            for name, experiment, folder, result in zip(names, experiments, folders, done, strict=True)
-        ]
-        _show(results, folders, out / "report.html", options.files.target)
+    experiments = {name: _experiment(method, options.setting) for name, method in zip(names, methods, strict=True)}
+    with output_folder(options.files, "compare", leads=True) as out:
+        folders = {name: out / slug(name) for name in names}
+        with continuing(["compare", *names], list(folders.values()), out):
+            results = _compared(experiments, folders, options.files.resume)
+            _show(results, list(folders.values()), out / "report.html", options.files.target)
+
+
+def _compared(
+    experiments: Mapping[str, Experiment], folders: Mapping[str, Path], resume: bool
+) -> list[tuple[str, Result]]:
+    """Every method's result, those of a resumed comparison as they are; what cannot be trained is refused first."""
+    done = {name: _finished(experiment, folders[name], resume) for name, experiment in experiments.items()}
+    if left := {name: experiment for name, experiment in experiments.items() if not done[name]}:
+        rehearse(left)
+    return [(name, done[name] or train(e, folders[name], resume, name)) for name, e in experiments.items()]
 
 
 def train(experiment: Experiment, out: Path, resume: bool, label: str) -> Result:
@@ -164,16 +172,6 @@ def _method(spec: str, base: Method) -> Method:
 
 def _experiment(method: Method, setting: Setting) -> Experiment:
     """The experiment that the parsed flags describe."""
-    return Experiment(method=method, **{f.name: getattr(setting, f.name) for f in dataclasses.fields(Setting)})
-
-
-def _out(files: Files, name: str) -> Path:
-    """The folder to write to."""
-    if files.resume and files.out is None:
-        raise UserError("--resume: needs --out, the folder of the run to continue")
-    return files.out or Path("runs") / f"{_slug(name)}-{time.strftime('%Y%m%d-%H%M%S')}"
-
-
-def _slug(name: str) -> str:
-    """A method's words as a folder name."""
-    return re.sub(r"[^\w.+=-]+", "-", name)
+    experiment = Experiment(method=method, **{f.name: getattr(setting, f.name) for f in dataclasses.fields(Setting)})
+    experiment.check_named("train with fedflat.run in Python, or name another")
+    return experiment

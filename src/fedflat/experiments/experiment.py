@@ -114,3 +114,9 @@ class Experiment(Setting):
         first = min(math.lcm(self.eval_every, self.probe_every), self.rounds)
         if self.probes and not self.probing(first):
             raise UserError(f"--probe-every {self.probe_every}: none of the evaluated rounds is a multiple of it")
+
+    def check_named(self, advice: str) -> None:
+        """Raise UserError where only name and checksum of the data or the model are known: they came from Python."""
+        for option in ("dataset", "model"):
+            if isinstance(name := getattr(self, option), str) and name.startswith("own:"):
+                raise UserError(f"--{option} {name}: was given in Python and is not in the run's folder; {advice}")

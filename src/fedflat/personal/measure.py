@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,8 +13,10 @@ from torch import Tensor
 
 from fedflat.engine.evaluate import evaluate
 from fedflat.errors import UserError
+from fedflat.experiments.config import load
 from fedflat.experiments.experiment import Experiment
 from fedflat.experiments.result import mean_std
+from fedflat.options import Epochs, Positive, check, settled
 from fedflat.personal.alone import Alone, local_only, rounds_alone
 from fedflat.personal.finished import Finished, read_run
 from fedflat.personal.neighbours import accuracy, choose_weight, mix, predictions
@@ -43,8 +46,16 @@ class Measured(NamedTuple):
     accuracy: float
 
 
+@dataclass(frozen=True)
+class _Options:
+    """What fine-tuning may be told."""
+
+    epochs: tuple[Epochs, ...]
+    lr: Positive | None
+
+
 def personalise(
-    run: Path,
+    run: str | Path,
     epochs: Sequence[int] = (1, 5),
     alone: bool = True,
     lr: float | None = None,
@@ -55,14 +66,22 @@ def personalise(
     `alone` adds local-only training; `lr` is the learning rate of fine-tuning, the run's first one unless given;
     `experiment` stands in where the run's data or model are objects that its config.yaml cannot name.
     """
-    if not epochs or any(e < 0 for e in epochs):
-        raise UserError(f"--epochs {' '.join(map(str, epochs))}: give numbers of epochs, 0 or more")
-    if lr is not None and lr <= 0:
-        raise UserError(f"--lr {lr:g}: must be more than 0")
-    measuring = Measuring(read_run(run, experiment), sorted({0, *epochs}), alone, lr)
+    options = settled(_Options(tuple(epochs), lr))
+    check(options)
+    if not options.epochs:
+        raise UserError("--epochs: give numbers of epochs, such as 1 5")
+    measuring = Measuring(_read(Path(run), experiment), sorted({0, *options.epochs}), alone, options.lr)
     console = Console(stderr=True)
     bar = track(measuring, "personalising", console=console, disable=not console.is_terminal, transient=True)
     return _rows(list(_told(bar, len(measuring))))
+
+
+def _read(run: Path, experiment: Experiment | None) -> Finished:
+    """The run; where its data or model came from Python, they are needed again."""
+    if experiment is None and (run / "result.json").exists():
+        experiment = load(run / "config.yaml")
+        experiment.check_named(f"in Python: fedflat.personal.personalise('{run}', experiment=...)")
+    return read_run(run, experiment)
 
 
 def _told(measured: Iterable[Measured], total: int) -> Iterator[Measured]:

@@ -10,7 +10,6 @@ from rich.console import Console
 from rich.table import Table
 
 from fedflat.engine.folder import write_atomically
-from fedflat.errors import UserError
 from fedflat.personal.measure import Row, personalise
 
 
@@ -19,9 +18,8 @@ def personalise_command(
 ) -> None:
     """Print the accuracy of personal models and write them to `out`, by default personalise.json in RUN."""
     out = out or run / "personalise.json"
-    if run.is_dir() and not out.parent.is_dir():
-        raise UserError(f"--out {out}: its folder does not exist")
     rows = personalise(run, epochs, alone, lr)
+    out.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(out, json.dumps([row._asdict() for row in rows], indent=2) + "\n")
     console = Console()
     console.print(table(rows)) if console.is_terminal else Console(width=120).print(table(rows))

@@ -1,0 +1,24 @@
+"""Whether methods fit the model and the data, tried on one batch before anything is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fedflat.engine.sequential import batches
+from fedflat.errors import UserError
+from fedflat.experiments.assemble import assemble
+from fedflat.experiments.experiment import Experiment
+from fedflat.experiments.traffic import messages
+
+
+def rehearse(experiments: Mapping[str, Experiment]) -> None:
+    """One step of every method, by the words that name it; methods of one setting share data and model."""
+    assembly = assemble(next(iter(experiments.values())))
+    w, batch = assembly.starts[0], next(batches(assembly.feed, 0, 0, 0, 0))
+    for name, experiment in experiments.items():
+        method = experiment.method
+        try:
+            method.step(assembly.task, w, batch, messages(method, w)[0], method.init_client(w))
+        except UserError as error:
+            named = str(error).startswith(f"method {name}:")
+            raise error if named else UserError(f"method {name}: {error}") from None
