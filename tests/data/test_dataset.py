@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedflat import Dataset, UserError
+from fedflat import Dataset, Experiment, UserError, run
 
 X, Y = np.zeros((6, 3)), np.array([0, 1, 2, 0, 1, 2])
 
@@ -30,7 +30,15 @@ def test_arrays_with_clients():
         ([[0, 0], [1]], "row of client 0 is given twice"),
         ([[0], [6]], "client 1 has row 6; rows are 0 to 5"),
         ([[0], [-1]], "client 1 has row -1"),
-        ([[0.5], [1]], "client 0 has no data"),
+        ([[0], [-1, 2]], "client 1 has row -1"),
+        ([[0.0], [1]], "client 0 is float64 .* a list of row numbers"),
+        ([[0], Y == 1], "client 1 is bool .*np.flatnonzero makes one of a mask"),
+        ([0, 1], r"client 0 is int64 \[\]; give each client a list"),
+        ([[[0, 1], [2]]], "client 0 cannot be read as an array"),
+        ([["0"]], "client 0 is <U1"),
+        ([], "clients: give a list that has, for each client"),
+        ({"a": [0], "b": [1]}, "clients: give a list that has, for each client"),
+        (3, "clients: give a list that has, for each client"),
     ],
 )
 def test_clients_that_cannot_be(clients, words):
@@ -38,10 +46,51 @@ def test_clients_that_cannot_be(clients, words):
         build(clients=clients)
 
 
-@pytest.mark.parametrize("y", [Y - 1, Y + 0.5, Y[:, None]])
+@pytest.mark.parametrize("y", [Y - 1, Y + 0.5, Y[:, None], Y > 0, ["a", "b", "c"] * 2, np.array([0, None] * 3), []])
 def test_labels_that_cannot_be(y):
     with pytest.raises(UserError, match="whole numbers from 0"):
         build(y=y)
+
+
+def test_a_label_far_beyond_any_number_of_classes():
+    with pytest.raises(UserError, match="training labels: the largest is 2000000000; number the classes from 0"):
+        build(y=[0, 1, 2, 0, 1, 2_000_000_000])
+
+
+@pytest.mark.parametrize(
+    ("x", "words"),
+    [
+        (X.astype(np.int32), "training samples are int32; allowed are uint8 for images and floating-point"),
+        (X.astype(np.uint16), "training samples are uint16; allowed"),
+        (X.astype(object), "training samples are object; allowed"),
+        (X.astype(str), "training samples are <U32; allowed"),
+        (X + np.nan, "training samples hold 18 of 18 numbers that are not finite"),
+        (X - np.inf, "numbers that are not finite"),
+        (X + 1e300, "training samples hold 18 of 18 numbers that are not finite in 32 bits"),
+        (X[:0], r"training samples have shape \[0, 3\]; give at least one"),
+        (5.0, r"training samples have shape \[\]; give at least one"),
+        ([[1.0], [1.0, 2.0]], "training samples cannot be read as an array"),
+        (np.zeros((6, 4)), r"training samples are float32 \[4\] and test samples float32 \[3\]; all must be"),
+        (X.astype(np.uint8), r"training samples are uint8 \[3\] and test samples float32 \[3\]"),
+    ],
+)
+def test_samples_that_cannot_be(x, words):
+    with pytest.raises(UserError, match=f"data: .*{words}"):
+        build(x=x)
+
+
+@pytest.mark.parametrize(("shape", "seen"), [((), (1, 1, 1)), ((4,), (4, 1, 1)), ((1, 2, 3, 4), (24, 1, 1))])
+def test_samples_of_any_shape_can_be_learned(shape, seen):
+    x = np.random.default_rng(0).normal(size=(8, *shape))
+    data = Dataset.from_arrays(x, np.arange(8) % 2, x, np.arange(8) % 2)
+    assert data.shape == seen
+    assert run(Experiment(dataset=data, clients=2, cohort=2, rounds=1)).rounds == 1
+
+
+def test_only_images_are_augmented():
+    experiment = Experiment(dataset=build(), clients=2, cohort=2, rounds=1, augment="crop-flip")
+    with pytest.raises(UserError, match="--augment crop-flip: samples of shape 3 are no images; use --augment none"):
+        run(experiment)
 
 
 def test_samples_without_labels():

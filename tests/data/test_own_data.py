@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 
 import numpy as np
 import pyarrow as pa
@@ -10,6 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
+from fedflat import pulse
 from fedflat.data.prepare import prepare
 from fedflat.data.sources import available, load
 from fedflat.errors import UserError
@@ -65,6 +67,62 @@ def test_a_folder_is_decoded_once_and_again_when_it_changes(tmp_path):
     assert [row.name for row in available(tmp_path)][-1] == name
 
 
+def move_images(root):
+    (root / "train" / "cat" / "2.png").rename(root / "train" / "dog" / "2.png")
+
+
+def swap_clients(root):
+    path = root / "clients.json"
+    before = path.stat()
+    path.write_text(path.read_text().replace("zoe", "ada"))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+@pytest.mark.parametrize(
+    ("change", "y", "owner"), [(move_images, [0, 1, 1, 1], None), (swap_clients, None, [0, 0, 0, 1])]
+)
+def test_a_folder_is_decoded_again_when_labels_or_clients_change(tmp_path, change, y, owner):
+    folder(tmp_path / "own")
+    name = f"folder:{tmp_path / 'own'}"
+    if owner:
+        clients = {"cat/1.png": "zoe", "cat/2.png": "zoe", "dog/1.bmp": "zoe", "dog/3.png": "mia"}
+        (tmp_path / "own" / "clients.json").write_text(json.dumps(clients))
+    before = load(name, tmp_path)
+    change(tmp_path / "own")
+    after = load(name, tmp_path)
+    if y:
+        assert (before.y.tolist(), after.y.tolist()) == ([0, 0, 1, 1], y)
+    else:
+        assert (before.owner.tolist(), after.owner.tolist()) == ([1, 1, 1, 0], owner)
+
+
+def test_changes_behind_a_link_are_seen(tmp_path):
+    folder(tmp_path / "own")
+    (tmp_path / "own" / "train" / "cat").rename(tmp_path / "cats")
+    (tmp_path / "own" / "train" / "cat").symlink_to(tmp_path / "cats")
+    load(f"folder:{tmp_path / 'own'}", tmp_path)
+    (tmp_path / "cats" / "1.png").unlink()
+    assert len(load(f"folder:{tmp_path / 'own'}", tmp_path).y) == 3
+
+
+@pytest.mark.parametrize("kind", ["folder", "parquet"])
+def test_a_link_that_leads_nowhere_is_named(tmp_path, kind):
+    (tmp_path / "train").symlink_to(tmp_path / "gone")
+    with pytest.raises(UserError, match=rf"--dataset {kind}:.*: .*train cannot be read \(No such file"):
+        load(f"{kind}:{tmp_path}", tmp_path / "cache")
+
+
+def test_preparing_writes_no_bar_where_there_is_no_terminal(tmp_path, capsys, monkeypatch):
+    folder(tmp_path / "own")
+    load(f"folder:{tmp_path / 'own'}", tmp_path / "one")
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(pulse, "SECONDS", 0)
+    load(f"folder:{tmp_path / 'own'}", tmp_path / "two")
+    assert capsys.readouterr().err.splitlines() == [
+        f"preparing folder:{tmp_path / 'own'}: {share} done" for share in ("67%", "100%")
+    ]
+
+
 def test_a_folder_with_clients(tmp_path):
     folder(tmp_path)
     clients = {"cat/1.png": "zoe", "cat/2.png": "adam", "dog/1.bmp": "zoe", "dog/3.png": "mia"}
@@ -91,6 +149,12 @@ def image(path, mode, size=(5, 6)):
     Image.new(mode, size).save(path)
 
 
+def empty(root):
+    for half in ("train", "test"):
+        shutil.rmtree(root / half)
+        (root / half).mkdir()
+
+
 @pytest.mark.parametrize(
     ("mode", "spoil", "message"),
     [
@@ -111,6 +175,7 @@ def image(path, mode, size=(5, 6)):
         ),
         ("L", lambda root: (root / "test/dog/9.png").unlink(), r"test/dog: no images"),
         ("L", lambda root: (root / "test/dog").rename(root / "x"), r"test: no folder for class dog"),
+        ("L", empty, r"train: empty; it must hold one folder of images per class"),
         ("L", lambda root: (root / "test").rename(root / "x"), r"test: cannot be read as a folder"),
         ("L", lambda root: (root / "clients.json").write_text("[1"), r"clients.json: cannot be read as a JSON object"),
     ],
@@ -151,12 +216,22 @@ def test_npz_floats_are_used_as_they_are(tmp_path):
     ("change", "message"),
     [
         ({"y": None}, r"a.npz: no array y; needed are"),
-        ({"y": np.array([0, 1, 2])}, "must have equal lengths"),
-        ({"client": np.array([0, 1])}, "must have equal lengths"),
-        ({"x_test": np.zeros((3, 3, 9, 9), np.uint8)}, "samples one shape"),
-        ({"y": np.array([0, 1, 2, -1])}, "y must hold whole numbers from 0"),
-        ({"y": np.array([0, 1, 2, 0.5])}, "y must hold whole numbers from 0"),
+        ({"y": np.array([0, 1, 2])}, "a.npz: 4 training samples with 3 labels"),
+        ({"client": np.array([0, 1])}, "a.npz: client has 2 entries for 4 training samples"),
+        ({"x_test": np.zeros((3, 3, 9, 9), np.uint8)}, r"uint8 \[3, 6, 5\] and test samples uint8 \[3, 9, 9\]"),
+        ({"y": np.array([0, 1, 2, -1])}, "a.npz: training labels must be a list of whole numbers from 0"),
+        ({"y_test": np.array([0, 1, 0.5])}, "a.npz: test labels must be a list of whole numbers from 0"),
+        (
+            {"y": np.array([0, 1, 2, 2_000_000_000])},
+            "a.npz: training labels: the largest is 2000000000; number the classes",
+        ),
+        (
+            {"y": np.array([0, 1, 2, 2**64 - 1], np.uint64)},
+            "a.npz: training labels: the largest is 18446744073709551615",
+        ),
         ({"x": np.array(["a"] * 4)}, "samples are <U1; allowed are"),
+        ({"x": np.zeros((4, 3, 6, 5), np.int32)}, "training samples are int32; allowed are uint8 for images"),
+        ({"x_test": np.full((3, 3, 6, 5), np.inf)}, "test samples hold 270 of 270 numbers that are not finite"),
         ({"x": np.zeros((4, 2), np.uint8)}, r"uint8 images .*shape \(4, 2\)"),
         ({"x": np.array([{}] * 4, object)}, r"a.npz: cannot be read as an npz file"),
     ],
@@ -193,8 +268,10 @@ def test_parquet_with_clients(tmp_path):
         ),
         ({"label": None}, "train.parquet: no column label or fine_label"),
         ({"image": None}, "train.parquet: no column image or img"),
-        ({"label": [0, None, 1]}, "column label must hold whole numbers"),
-        ({"label": ["a", "b", "c"]}, "column label must hold whole numbers"),
+        ({"label": [0, None, 1]}, "column label must be a list of whole numbers from 0"),
+        ({"label": ["a", "b", "c"]}, "column label must be a list of whole numbers from 0"),
+        ({"label": [0, -1, 1]}, "column label must be a list of whole numbers from 0"),
+        ({"label": [0, 2**40, 1]}, "column label: the largest is 1099511627776"),
         ({"image": [1, 2, 3]}, "train.parquet: cannot be read as a parquet file.*must be bytes"),
     ],
 )

@@ -109,11 +109,25 @@ class Resume:
 
 @contextmanager
 def bar(label: str, total: int | None, shown: bool, done: int = 0) -> Iterator[Callable[[int], None]]:
-    """A progress bar on stderr; call what it gives with the number of units done."""
+    """A progress bar on stderr, lines where that is no terminal; call what it gives with the number of units done."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
+    from fedflat.pulse import Pulse
+
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), disable=not shown) as display:
+    console, pulse = Console(stderr=True), Pulse()
+    with Progress(*columns, console=console, disable=not (shown and console.is_terminal)) as display:
         task = display.add_task(label, total=total, completed=done)
-        yield lambda units: display.advance(task, units)
+
+        def advance(units: int) -> None:
+            display.advance(task, units)
+            if shown:
+                pulse.tell(_line(label, display.tasks[0].completed, total))
+
+        yield advance
+
+
+def _line(label: str, done: float, total: int | None) -> str:
+    """How far it is, in words."""
+    return f"{label}: {done / total:.0%} done" if total else f"{label}: {done:,.0f} bytes so far"

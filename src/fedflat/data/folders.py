@@ -22,7 +22,7 @@ def image_folder(
 ) -> Source:
     """train/CLASS/* and test/CLASS/* below `root`; classes are numbered in the order of their sorted names."""
     root = subfolder(root, "train").parent
-    classes = sorted(classes or _names(root / "train", os.DirEntry.is_dir))
+    classes = sorted(classes or _classes(root / "train"))
     held_out = next((root / name for name in tests if (root / name).is_dir()), root / tests[0])
     train, test = (_labelled(folder, classes) for folder in (root / "train", held_out))
     return _source(train, test, size, _clients(root, [path for path, _ in train]))
@@ -34,6 +34,13 @@ def subfolder(root: Path, name: str) -> Path:
     if not found:
         raise UserError(f"{root}: no folder {name}/ with one folder of images per class")
     return found[0]
+
+
+def _classes(folder: Path) -> list[str]:
+    found = _names(folder, os.DirEntry.is_dir)
+    if not found:
+        raise UserError(f"{folder}: empty; it must hold one folder of images per class")
+    return found
 
 
 def _names(folder: Path, kind: Callable[[os.DirEntry], bool]) -> list[str]:
@@ -99,7 +106,10 @@ def landmarks(root: Path, size: int) -> Source:
 def _table(root: Path, name: str) -> list[dict[str, str]]:
     path = next((p for p in (root / name, root / "landmarks-user-160k" / name) if p.exists()), root / name)
     with reading(path, "a CSV file"), open(path, newline="") as file:
-        return list(csv.DictReader(file))
+        rows = list(csv.DictReader(file))
+    if not rows:
+        raise UserError(f"{path}: the file has no rows")
+    return rows
 
 
 def _photo(root: Path, name: str) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from zipfile import is_zipfile
 
@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedflat.data.arrays import halves
 from fedflat.data.dataset import Dataset
 from fedflat.data.download import bar
 from fedflat.data.folders import image_folder, number
@@ -41,7 +42,7 @@ def prepare_own(name: str, cache: Path | None, progress: bool) -> Path:
     if kind == "npz":
         raise UserError(f"{name}: an npz file needs no preparation, use --dataset {name}")
     path = cache_folder(cache) / f"{kind}-{hashlib.sha256(str(root).encode()).hexdigest()[:16]}.safetensors"
-    stamp = _stamp(root)
+    stamp = _stamp(name, root)
     if not _current(path, stamp):
         found = _DECODED[kind](root)
         classes = 1 + int(max(half.labels.max(initial=0) for half in found[:2]))
@@ -59,10 +60,30 @@ def _parse(name: str) -> tuple[str, Path]:
     return kind, root
 
 
-def _stamp(root: Path) -> str:
-    """Number, total size and newest modification time of the files below `root`."""
-    stats = [os.stat(os.path.join(top, name)) for top, _, names in os.walk(root) for name in names]
-    return f"{len(stats)} {sum(s.st_size for s in stats)} {max((s.st_mtime_ns for s in stats), default=0)}"
+def _stamp(name: str, root: Path) -> str:
+    """A hash of names, sizes and modification times of the files below `root`, and of what clients.json says."""
+    stamp = hashlib.sha256()
+    try:
+        for path in sorted(_files(str(root))):
+            stat = os.stat(path)
+            stamp.update(os.fsencode(f"{path.removeprefix(str(root))}\0{stat.st_size}\0{stat.st_mtime_ns}\0"))
+            if os.path.basename(path) == "clients.json":
+                stamp.update(Path(path).read_bytes())
+    except OSError as error:
+        raise UserError(f"--dataset {name}: {error.filename} cannot be read ({error.strerror})") from error
+    return stamp.hexdigest()
+
+
+def _files(folder: str, depth: int = 4) -> Iterator[str]:
+    """The files that readers may find: as deep as FOLDER/train/CLASS/FILE, links followed, without hidden ones."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.startswith("."):
+                continue
+            if not entry.is_dir():
+                yield entry.path
+            elif depth > 1:
+                yield from _files(entry.path, depth - 1)
 
 
 def _current(path: Path, stamp: str) -> bool:
@@ -77,25 +98,19 @@ def _npz(name: str, path: Path) -> Dataset:
     with reading(path, "an npz file"), np.load(path, allow_pickle=False) as arrays:
         if missing := [key for key in ("x", "y", "x_test", "y_test") if key not in arrays]:
             raise UserError(f"{path}: no array {missing[0]}; needed are x, y, x_test, y_test (and client if you like)")
-        x, x_test = (_samples(path, arrays[key]) for key in ("x", "x_test"))
-        y, y_test = (_labels(path, key, arrays[key]) for key in ("y", "y_test"))
-        owner = torch.from_numpy(number(arrays["client"])) if "client" in arrays else None
-    sizes = [len(x), len(x_test), len(y if owner is None else owner)]
-    if sizes != [len(y), len(y_test), len(y)] or x.shape[1:] != x_test.shape[1:]:
-        raise UserError(
-            f"{path}: x, y (and client), and x_test, y_test, must have equal lengths, and samples one shape"
-        )
-    mean, std = _moments(x)
-    classes = 1 + int(max(y.max(), y_test.max()))
-    return Dataset(name, x, y, x_test, y_test, classes, mean, std, owner=owner)
+        x, x_test = (_images(path, arrays[key]) for key in ("x", "x_test"))
+        found = halves(path, x, arrays["y"].reshape(-1), x_test, arrays["y_test"].reshape(-1))
+        owner = torch.from_numpy(number(arrays["client"].reshape(-1))) if "client" in arrays else None
+    if owner is not None and len(owner) != len(found.y):
+        raise UserError(f"{path}: client has {len(owner)} entries for {len(found.y)} training samples; give one each")
+    mean, std = _moments(found.x)
+    return Dataset(name, *found, found.classes, mean, std, owner=owner)
 
 
-def _samples(path: Path, array: np.ndarray) -> Tensor:
-    """uint8 images as [n, c, h, w], given so, as [n, h, w] or as [n, h, w, c]; other numbers as float32."""
-    if array.dtype.kind not in "biuf":
-        raise UserError(f"{path}: samples are {array.dtype}; allowed are uint8 images and floating-point numbers")
+def _images(path: Path, array: np.ndarray) -> np.ndarray:
+    """uint8 images as [n, c, h, w], given so, as [n, h, w] or as [n, h, w, c]; other samples as they are."""
     if array.dtype != np.uint8:
-        return torch.from_numpy(array.astype(np.float32))
+        return array
     if array.ndim == 4 and array.shape[-1] in (1, 3) and array.shape[1] not in (1, 3):
         array = array.transpose(0, 3, 1, 2)
     array = array[:, None] if array.ndim == 3 else array
@@ -103,13 +118,7 @@ def _samples(path: Path, array: np.ndarray) -> Tensor:
         raise UserError(
             f"{path}: uint8 images have shape {array.shape}; allowed are [n, c, h, w], [n, h, w], [n, h, w, c]"
         )
-    return torch.from_numpy(np.ascontiguousarray(array))
-
-
-def _labels(path: Path, key: str, array: np.ndarray) -> Tensor:
-    if array.dtype.kind not in "iu" or not array.size or array.min() < 0:
-        raise UserError(f"{path}: {key} must hold whole numbers from 0, at least one")
-    return torch.from_numpy(array.reshape(-1).astype(np.int64))
+    return array
 
 
 def _moments(x: Tensor) -> tuple[Moments, Moments]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fedflat.data.arrays import labels
 from fedflat.data.folders import number
 from fedflat.data.images import Named, chunks, form_of, reading
 from fedflat.data.prepared import CHUNK, Source, Split
@@ -50,14 +51,12 @@ def _needed(path: Path, names: Sequence[str]) -> str:
 
 
 def _labels(paths: list[Path]) -> np.ndarray:
-    return np.concatenate([_integers(path, _needed(path, LABEL)) for path in paths])
+    return np.concatenate([_numbers(path, _needed(path, LABEL)) for path in paths])
 
 
-def _integers(path: Path, column: str) -> np.ndarray:
+def _numbers(path: Path, column: str) -> np.ndarray:
     values = _values(path, column)
-    if not all(isinstance(value, int) for value in values):
-        raise UserError(f"{path}: column {column} must hold whole numbers from 0, without gaps")
-    return np.array(values, np.int64)
+    return labels(f"{path}: column {column}", values or np.empty(0, np.int64)).numpy()
 
 
 def _values(path: Path, column: str) -> list:

@@ -112,6 +112,10 @@ def deal(experiment: Experiment, dataset: Dataset) -> list[np.ndarray]:
 
 
 def _augment(experiment: Experiment, dataset: Dataset) -> Augment:
+    """The random changes that an option means; only images can be changed."""
+    if experiment.augment == "crop-flip" and dataset.x.dim() != 4:
+        shape = "x".join(map(str, dataset.x.shape[1:]))
+        raise UserError(f"--augment crop-flip: samples of shape {shape} are no images; use --augment none")
     choices = {"dataset": dataset.augment, "crop-flip": Augment(crop=4, flip=True), "none": Augment()}
     return choices[experiment.augment]
 
