@@ -8,7 +8,7 @@ import torch
 
 from fedflat import Dataset, Experiment, run
 from fedflat.data.feed import Feed
-from fedflat.engine.folder import load_tensors
+from fedflat.engine.checkpoint import load_tensors
 from fedflat.errors import UserError
 from fedflat.experiments.together import run_together
 from fedflat.methods import METHODS

@@ -11,8 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedflat.engine import folder
-from fedflat.engine.folder import load_tensors, save_tensors, write_atomically
+from fedflat.engine import checkpoint
+from fedflat.engine.checkpoint import load_tensors, save_tensors
+from fedflat.engine.folder import write_atomically
 
 OLD, NEW = {"w": torch.zeros(3)}, {"w": torch.ones(500)}
 
@@ -45,12 +46,22 @@ def test_text_survives_a_torn_write(tmp_path: Path) -> None:
 def test_tensors_survive_a_torn_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "state.safetensors"
     save_tensors(path, OLD)
-    monkeypatch.setattr(folder, "save_file", torn)
+    monkeypatch.setattr(checkpoint, "save_file", torn)
     with pytest.raises(OSError, match="no space left"):
         save_tensors(path, NEW)
     found = load_tensors(path)
     assert found is not None
     assert torch.equal(found["w"], OLD["w"])
+
+
+def test_a_full_disk_is_an_error_of_the_system(tmp_path: Path) -> None:
+    """Not one of safetensors, which the command line would not know."""
+    path = tmp_path / "state.safetensors"
+    save_tensors(path, OLD)
+    with largest_file(1000), pytest.raises(OSError, match=r"state\.safetensors: cannot be written .*too large"):
+        save_tensors(path, NEW)
+    assert load_tensors(path) is not None
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_torn_write_leaves_nothing(tmp_path: Path) -> None:

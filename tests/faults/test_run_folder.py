@@ -8,49 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from interrupted_run import RUN, SMALL, refused
 from safetensors.torch import load_file
 
 from fedflat.cli import main
-from fedflat.engine.folder import RunFolder, differences
+from fedflat.engine.configuration import differences
+from fedflat.engine.folder import RunFolder
 from fedflat.errors import UserError
-from fedflat.report.progress import Bar
-
-SMALL = shlex.split(
-    "--rounds 6 --clients 4 --cohort 2 --partition iid --model mlp --local-epochs 1 --engine sequential"
-)
-RUN = ["run", "fedgloss", *SMALL, "--checkpoint-every", "2"]
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
-@pytest.fixture
-def interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A run stopped after five rounds, with a checkpoint of round four."""
-    stop_after(5, monkeypatch)
-    assert main([*RUN, "--out", str(tmp_path / "run")]) == 130
-    monkeypatch.undo()
-    return tmp_path / "run"
-
-
-def stop_after(rounds: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    def update(self: Bar, round: int, rows: object) -> None:
-        if round == rounds:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(Bar, "update", update)
-
-
-def refused(words: list[str], folder: Path, said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    before = contents(folder)
-    capsys.readouterr()
-    assert main([*words, "--out", str(folder)]) == 2
-    err = capsys.readouterr().err
-    assert f"--out {folder}" in err
-    assert said in err
-    assert err.count("\n") == 1
-    assert contents(folder) == before
 
 
 def test_interrupted_run_continues(interrupted: Path, tmp_path: Path) -> None:
@@ -109,7 +73,7 @@ def test_a_folder_without_training_is_free(tmp_path: Path) -> None:
     RunFolder(tmp_path, "lr: 0.1\n", resume=False).close()
     RunFolder(tmp_path, "lr: 0.2\n", resume=False).close()
     assert (tmp_path / "config.yaml").read_text() == "lr: 0.2\n"
-    (tmp_path / "metrics.jsonl").write_text('{"round": 1}\n')
+    (tmp_path / "metrics.jsonl").write_text('{"round": 1, "seed": 0, "accuracy": 0.5, "loss": null}\n')
     with pytest.raises(UserError, match="another configuration"):
         RunFolder(tmp_path, "lr: 0.3\n", resume=False)
 

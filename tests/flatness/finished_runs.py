@@ -7,7 +7,7 @@ from pathlib import Path
 
 from safetensors.torch import load_file, save_file
 
-from fedflat.engine.folder import checksum
+from fedflat.engine.checkpoint import checksum
 from fedflat.flatness import Settings
 
 SMALL = {"model": "mlp", "clients": 6, "cohort": 3, "local_epochs": 1, "lr": 0.1, "device": "cpu"}

@@ -28,7 +28,7 @@ DAMAGE = {
     "garbage config": (lambda run: (run / "config.yaml").write_text("{"), "not valid YAML"),
     "list config": (lambda run: (run / "config.yaml").write_text("[1]"), "mapping"),
     "other model": (lambda run: edit(run, "model: mlp", "model: digits-cnn"), "does not belong"),
-    "other seeds": (lambda run: edit(run, "- 3\n", "- 8\n"), "damaged run folder"),
+    "other seeds": (lambda run: edit(run, "- 3\n", "- 8\n"), "does not belong"),
     "own data": (lambda run: edit(run, "dataset: digits", "dataset: own:mine-0"), "own:mine-0"),
     "diverged": (lambda run: change_tensors(run, lambda n, t: t * torch.inf if "params" in n else t), "diverged"),
     "infinite loss": (lambda run: change_tensors(run, lambda n, t: t * 1e30 if "params" in n else t), "not finite"),

@@ -15,7 +15,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from torch import Tensor
 
 import fedflat as ff
-from fedflat.engine.folder import load_tensors
+from fedflat.engine.checkpoint import load_tensors
 from fedflat.engine.rounds import Trial, cohort, play
 from fedflat.engine.sequential import Sequential
 from fedflat.experiments.assemble import assemble

@@ -16,7 +16,8 @@ from loopback import EXPERIMENT, Loopback, federate
 from test_flower_replies import refused, values
 
 import fedflat as ff
-from fedflat.engine.folder import RunFolder, save_tensors
+from fedflat.engine.checkpoint import save_tensors
+from fedflat.engine.folder import RunFolder
 from fedflat.engine.rounds import cohort
 from fedflat.privacy import spent
 

@@ -13,8 +13,8 @@ import torch
 
 from fedflat import Experiment, UserError, run
 from fedflat.cli import main
+from fedflat.engine.checkpoint import load_tensors
 from fedflat.engine.contract import Trained
-from fedflat.engine.folder import load_tensors
 from fedflat.engine.sequential import Sequential
 from fedflat.experiments.assemble import assemble
 from fedflat.experiments.config import dump, load

@@ -5,18 +5,17 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
+from fedflat.engine.checkpoint import check_origin, load_tensors, save_tensors
+from fedflat.engine.configuration import as_written, differences, same_run
 from fedflat.errors import UserError
-from fedflat.options import flag, show
+
+ROW = {"round": int, "seed": int, "accuracy": float, "loss": float | None}  # of metrics.jsonl
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -31,16 +30,21 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The whole lines of a metrics file; a line torn by a crash ends it."""
-    rows: list[dict[str, Any]] = []
-    if not path.exists():
-        return rows
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError:
-            break
-    return rows
+    """The lines of a metrics file but for a last one that a crash tore; raises UserError for other damage."""
+    *lines, torn = path.read_bytes().split(b"\n") if path.exists() else [b""]
+    rows = [_row(line) for line in lines]
+    if None in rows:
+        raise UserError(f"{path}: line {rows.index(None) + 1} is damaged; restore the file")
+    return [row for row in [*rows, _row(torn)] if row is not None]
+
+
+def _row(line: bytes) -> dict[str, Any] | None:
+    """The object in a line of JSON, None where there is none."""
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
 
 
 class OtherRun(UserError):
@@ -55,37 +59,65 @@ class OtherRun(UserError):
 class RunFolder:
     """Opens a folder for one run; `resume` allows, and is needed for, an unfinished run of the same config.
 
-    A folder in which nothing was trained yet belongs to nobody.
+    A folder in which nothing was trained yet belongs to nobody, but files that were not written here stay as they are.
     """
 
     def __init__(self, path: Path, config: str, resume: bool) -> None:
-        self.path, self.config = path, config
+        self.path, self.config, self.described = path, config, path / "config.yaml"
         self.checkpoint, self.metrics = path / "checkpoint" / "state.safetensors", path / "metrics.jsonl"
         self._refuse(resume)
+        written_here = self._written_here()
         try:
             self.checkpoint.parent.mkdir(parents=True, exist_ok=True)
             self._lock()
-            write_atomically(path / "config.yaml", config)
+            if written_here or not self.described.exists():
+                write_atomically(self.described, config)
         except OSError as error:
             raise UserError(f"--out {path}: cannot be written ({error.strerror or error})") from None
 
     def _refuse(self, resume: bool) -> None:
         """Say why this folder cannot be used, changing nothing."""
-        existing = self.path / "config.yaml"
         if self.path.exists() and not self.path.is_dir():
             raise UserError(f"--out {self.path}: is a file, must be a folder")
         if (self.path / "result.json").exists():
             raise UserError(f"--out {self.path}: holds a complete run; choose another folder")
-        if not existing.exists() or not (self.checkpoint.exists() or read_rows(self.metrics)):
-            return
-        if not same_run(stored := existing.read_text(encoding="utf-8"), self.config):
-            raise OtherRun(self.path, stored, self.config)
-        if not resume:
+        if not self.described.exists():
+            return self._refuse_unnamed()
+        trained = bool(self._rows()) or self.checkpoint.exists()
+        self._refuse_other(trained)
+        if trained and not resume:
             raise UserError(f"--out {self.path}: holds an unfinished run; add --resume or choose another folder")
+
+    def _refuse_unnamed(self) -> None:
+        """Refuse what some run or other program left; a run's first file is its config.yaml."""
+        for file in (self.checkpoint, self.metrics):
+            if file.exists() and file.stat().st_size:
+                said = f"holds {file.name} but no config.yaml that it belongs to"
+                raise UserError(f"--out {self.path}: {said}; choose another folder, or restore config.yaml")
+
+    def _refuse_other(self, trained: bool) -> None:
+        """Refuse another run's configuration, or one that is a user's file."""
+        if same_run(stored := self._stored(), self.config):
+            return
+        if trained:
+            raise OtherRun(self.path, stored, self.config)
+        if not self._written_here():
+            raise UserError(f"--out {self.path}: its config.yaml was not written there by a run; choose another folder")
+
+    def _stored(self) -> str:
+        return self.described.read_text(encoding="utf-8", errors="replace")
+
+    def _written_here(self) -> bool:
+        """Whether config.yaml is what an earlier run wrote into this folder."""
+        return self.described.exists() and self._lock_path.exists() and as_written(self._stored())
+
+    @property
+    def _lock_path(self) -> Path:
+        return self.path / "checkpoint" / ".lock"
 
     def _lock(self) -> None:
         """Two processes never train in one folder; the lock ends with the process."""
-        self._lock_file = open(self.path / "checkpoint" / ".lock", "w")  # noqa: SIM115
+        self._lock_file = open(self._lock_path, "w")  # noqa: SIM115
         try:
             fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -100,15 +132,31 @@ class RunFolder:
         with self.metrics.open("a", encoding="utf-8") as file:
             file.writelines(json.dumps(row) + "\n" for row in rows)
 
-    def rewind(self, round: int) -> list[dict[str, Any]]:
-        """Drop metrics of rounds after the checkpoint's; returns those kept."""
-        rows = [row for row in read_rows(self.metrics) if row["round"] <= round]
+    def rewind(self, round: int, evaluations: Iterable[tuple[int, int]] = ()) -> list[dict[str, Any]]:
+        """Drop metrics of rounds after the checkpoint's; returns those kept, which `evaluations` (round, seed) need."""
+        rows = [row for row in self._rows() if row["round"] <= round]
+        there = {(row["round"], row["seed"]) for row in rows}
+        if lacking := sorted({when for when, seed in evaluations if (when, seed) not in there}):
+            said = f"metrics.jsonl lacks rounds up to the checkpoint's {round}, the first is round {lacking[0]}"
+            raise UserError(f"--out {self.path}: {said}; restore the file or choose another folder")
         write_atomically(self.metrics, "".join(json.dumps(row) + "\n" for row in rows))
         return rows
 
+    def _rows(self) -> list[dict[str, Any]]:
+        """The metrics so far; refuses a file that is damaged or of something else."""
+        try:
+            rows = read_rows(self.metrics)
+        except UserError as error:
+            raise UserError(f"--out {self.path}: {error} or choose another folder") from None
+        if not all(isinstance(row.get(name), kind) for row in rows for name, kind in ROW.items()):
+            raise UserError(f"--out {self.path}: metrics.jsonl holds lines that no run wrote; choose another folder")
+        return rows
+
     def save(self, tensors: Mapping[str, Tensor]) -> None:
-        """Replace the checkpoint."""
-        save_tensors(self.checkpoint, tensors)
+        """Replace the checkpoint, once the metrics that it counts on are on the disk."""
+        with self.metrics.open("a") as file:
+            os.fsync(file.fileno())
+        save_tensors(self.checkpoint, tensors, self.config)
 
     def load(self) -> dict[str, Tensor] | None:
         """The checkpoint's tensors, None where there is none yet."""
@@ -117,66 +165,9 @@ class RunFolder:
         named = load_tensors(self.checkpoint)
         if named is None:
             raise UserError(f"--out {self.path}: its checkpoint is damaged ({self.checkpoint}); nothing was changed")
+        check_origin(self.checkpoint, self.config, f"--out {self.path}")
         return named
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """Mark the run complete."""
         write_atomically(self.path / "result.json", json.dumps(result, indent=2) + "\n")
-
-
-def same_run(one: str, other: str) -> bool:
-    """Whether two configurations agree in all but the engine: any engine can take over from another."""
-    first, second = ([line for line in text.splitlines() if not line.startswith("engine:")] for text in (one, other))
-    return first == second
-
-
-def differences(stored: str, given: str) -> list[str]:
-    """The options in which two configurations disagree: ["--lr: 0.1 in the folder, 0.05 given"]."""
-    try:
-        there, here = (_named(yaml.safe_load(text)) for text in (stored, given))
-    except (yaml.YAMLError, AttributeError):  # damaged, or no mapping
-        return ["its config.yaml cannot be read"]
-    names = [name for name in here | there if there.get(name) != here.get(name) and name != "--engine"]
-    return [f"{name}: {_words(there, name)} in the folder, {_words(here, name)} given" for name in names]
-
-
-def _words(options: Mapping[str, Any], name: str) -> str:
-    """An option's value as it is typed."""
-    return " ".join(show(options.get(name)))
-
-
-def _named(config: Mapping[str, Any], of: str = "") -> dict[str, Any]:
-    """Options by their flags; those of a method inside another by the way that leads to it."""
-    named: dict[str, Any] = {}
-    for key, value in config.items():
-        if isinstance(value, Mapping):
-            named |= _named(value, f"{of}{key} ")
-        else:
-            named[of.strip() if key == "name" else of.removeprefix("method ") + flag(key)] = value
-    return named
-
-
-def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write tensors and their checksum to a temporary name in the same folder, then rename."""
-    named = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    temporary = path.with_suffix(".tmp")
-    save_file(named, temporary, metadata={"crc": str(checksum(named))})
-    os.replace(temporary, path)
-
-
-def load_tensors(path: Path) -> dict[str, Tensor] | None:
-    """What `save_tensors` wrote, None where the file is missing or damaged."""
-    try:
-        with safe_open(path, "pt") as file:
-            named = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            return named if (file.metadata() or {}).get("crc") == str(checksum(named)) else None
-    except (SafetensorError, OSError, ValueError):
-        return None
-
-
-def checksum(named: Mapping[str, Tensor]) -> int:
-    """CRC-32 over names and bytes."""
-    crc = 0
-    for name in sorted(named):
-        crc = zlib.crc32(named[name].numpy().tobytes(), zlib.crc32(name.encode(), crc))
-    return crc

@@ -37,9 +37,9 @@ class SharedFolder:
         if self._folder:
             self._folder.log(rows)
 
-    def rewind(self, round: int) -> list[dict[str, Any]]:
-        """Drop metrics of rounds after the checkpoint's; returns those kept."""
-        return self.world.share(lambda: self._folder.rewind(round) if self._folder else None)
+    def rewind(self, round: int, evaluations: Iterable[tuple[int, int]] = ()) -> list[dict[str, Any]]:
+        """Drop metrics of rounds after the checkpoint's; returns those kept, which `evaluations` (round, seed) need."""
+        return self.world.share(lambda: self._folder.rewind(round, evaluations) if self._folder else None)
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """Mark the run complete."""

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
-import yaml
 from torch import Tensor, nn
 
 from fedflat.data.dataset import Dataset
-from fedflat.engine.folder import checksum
+from fedflat.engine.checkpoint import checksum
+from fedflat.engine.configuration import parse, write
 from fedflat.errors import UserError, near_miss
 from fedflat.experiments.experiment import Experiment, Setting
 from fedflat.method import Method
@@ -35,7 +34,8 @@ def method_from_dict(data: Any, where: str = "method") -> Method:
     cls = find_method(str(data["name"]))
     values = {name: tuple(v) if isinstance(v, list) else v for name, v in data.items() if name != "name"}
     _known(values, [f.name for f in dataclasses.fields(cls)], f"{where} {data['name']}")
-    inner = {name: method_from_dict(v, f"{where}.{name}") for name, v in values.items() if isinstance(v, Mapping)}
+    hints = get_type_hints(cls)
+    inner = {name: method_from_dict(v, f"{where}.{name}") for name, v in values.items() if hints[name] is Method}
     return cls(**{**values, **inner})
 
 
@@ -78,23 +78,14 @@ def from_dict(data: Any, where: str) -> Experiment:
     return Experiment(**values)
 
 
-class _Loader(yaml.SafeLoader):
-    """Safe YAML that also takes 1e-3 for a number."""
-
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), "-+0123456789"
-)
-
-
 def load(path: Path) -> Experiment:
     """The experiment in a YAML file."""
     where = f"--config {path}"
     try:
-        data = yaml.load(path.read_text(encoding="utf-8"), _Loader)
+        data = parse(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"{where}: {error.strerror or error}") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except ValueError as error:
         raise UserError(f"{where}: not valid YAML ({error})") from None
     experiment = from_dict(data, where)
     try:
@@ -106,7 +97,7 @@ def load(path: Path) -> Experiment:
 
 def dump(experiment: Experiment) -> str:
     """The experiment as YAML that `load` reads back."""
-    return yaml.safe_dump(to_dict(experiment), sort_keys=False, allow_unicode=True)
+    return write(to_dict(experiment))
 
 
 def _known(data: Iterable[Any], known: list[str], where: str) -> None:

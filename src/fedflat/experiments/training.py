@@ -185,7 +185,9 @@ class Training:
         self.round, self.seconds, self.steps = (
             kind(v) for kind, v in zip((int, float, int), named["counters"], strict=True)
         )
-        self.history = self.folder.rewind(self.round)
+        played = range(1, self.round + 1)
+        evaluated = [(r, seed) for r in played if self.experiment.evaluates(r) for seed in self.experiment.seeds]
+        self.history = self.folder.rewind(self.round, evaluated)
         for trial in self.trials:
             prefix = f"trial.{trial.seed}."
             trial.unpack({n.removeprefix(prefix): t for n, t in named.items() if n.startswith(prefix)})

@@ -12,7 +12,7 @@ from pathlib import Path
 from flwr.app import RecordDict
 from torch import Tensor
 
-from fedflat.engine.folder import load_tensors, save_tensors
+from fedflat.engine.checkpoint import load_tensors, save_tensors
 from fedflat.flower.wire import arrays, tensors
 
 Named = dict[str, Tensor]

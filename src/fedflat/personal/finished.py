@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from fedflat.engine.folder import load_tensors
+from fedflat.engine.checkpoint import check_origin, load_tensors
 from fedflat.engine.rounds import Trial, diverged
 from fedflat.engine.state import tree_map
 from fedflat.errors import UserError
 from fedflat.experiments.assemble import Assembly, assemble
-from fedflat.experiments.config import load
+from fedflat.experiments.config import dump, load
 from fedflat.experiments.experiment import Experiment
 
 
@@ -35,8 +35,11 @@ def read_run(folder: Path, experiment: Experiment | None = None) -> Finished:
     if not (folder / "result.json").exists():
         raise UserError(f"run {folder}: holds no complete run; train one with fedflat run METHOD --out {folder}")
     experiment = load(folder / "config.yaml") if experiment is None else experiment
+    checkpoint = folder / "checkpoint" / "state.safetensors"
+    named = _tensors(checkpoint)
+    check_origin(checkpoint, dump(experiment), f"run {folder}", ("engine", "device", "precision"))
     assembly = assemble(experiment)
-    trials, named = assembly.trials(experiment), _tensors(folder / "checkpoint" / "state.safetensors")
+    trials = assembly.trials(experiment)
     for trial in trials:
         start = f"trial.{trial.seed}."
         own = {name.removeprefix(start): t for name, t in named.items() if name.startswith(start)}

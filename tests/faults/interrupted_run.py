@@ -1,0 +1,39 @@
+"""A small run that is stopped in the middle, and what it means that its folder is refused."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from fedflat.cli import main
+from fedflat.report.progress import Bar
+
+SMALL = shlex.split(
+    "--rounds 6 --clients 4 --cohort 2 --partition iid --model mlp --local-epochs 1 --engine sequential"
+)
+RUN = ["run", "fedgloss", *SMALL, "--checkpoint-every", "2"]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def stop_after(rounds: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def update(self: Bar, round: int, rows: object) -> None:
+        if round == rounds:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Bar, "update", update)
+
+
+def refused(words: list[str], folder: Path, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    before = contents(folder)
+    capsys.readouterr()
+    assert main([*words, "--out", str(folder)]) == 2
+    err = capsys.readouterr().err
+    assert f"--out {folder}" in err
+    assert said in err
+    assert err.count("\n") == 1
+    assert contents(folder) == before

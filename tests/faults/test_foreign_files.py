@@ -1,0 +1,148 @@
+"""What a run continues from is its own: checkpoint, configuration and metrics that belong together, or one line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from interrupted_run import RUN, SMALL, refused
+
+from fedflat.cli import main
+from fedflat.engine.checkpoint import load_tensors, save_tensors
+from fedflat.engine.configuration import same_run
+from fedflat.engine.folder import RunFolder, read_rows
+from fedflat.errors import UserError
+
+
+def edit(file: Path, old: str, new: str) -> None:
+    assert old in file.read_text()
+    file.write_text(file.read_text().replace(old, new))
+
+
+@pytest.mark.parametrize("words", [[], ["--resume"]], ids=["anew", "resumed"])
+@pytest.mark.parametrize("kept", ["checkpoint", "metrics"])
+def test_a_run_without_its_configuration(interrupted: Path, words: list[str], kept: str, capsys) -> None:
+    (interrupted / "config.yaml").unlink()
+    (interrupted / {"checkpoint": "metrics.jsonl", "metrics": "checkpoint/state.safetensors"}[kept]).unlink()
+    refused(["run", "fedavg", *SMALL, *words], interrupted, "no config.yaml", capsys)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("lr: 0.05", "lr: 0.1", "--lr: 0.05 in the checkpoint, 0.1 given"),
+        ("clients: 4", "clients: 5", "--clients: 4 in the checkpoint, 5 given"),
+        ("seeds:\n- 0", "seeds:\n- 1", "--seeds: 0 in the checkpoint, 1 given"),
+        ("model: mlp", "model: digits-cnn", "--model: mlp in the checkpoint, digits-cnn given"),
+    ],
+)
+def test_an_edited_configuration(interrupted: Path, old: str, new: str, said: str, capsys) -> None:
+    config = interrupted / "config.yaml"
+    edit(config, old, new)
+    refused(["run", "--config", str(config), "--resume"], interrupted, said, capsys)
+
+
+def test_another_engine_may_continue(interrupted: Path) -> None:
+    edit(interrupted / "config.yaml", "engine: sequential", "engine: batched")
+    assert main([*RUN, "--out", str(interrupted), "--resume"]) == 0
+
+
+def test_a_checkpoint_from_before_configurations_were_kept(interrupted: Path) -> None:
+    checkpoint = interrupted / "checkpoint" / "state.safetensors"
+    save_tensors(checkpoint, load_tensors(checkpoint) or {})
+    assert main([*RUN, "--out", str(interrupted), "--resume"]) == 0
+
+
+def test_the_same_configuration_in_other_words(interrupted: Path) -> None:
+    config = interrupted / "config.yaml"
+    edit(config, "seeds:\n- 0\n", "\nseeds: [0]  # just one\n")
+    edit(config, "lr: 0.05", "lr: 0.050")
+    text = config.read_text()
+    assert main([*RUN, "--out", str(interrupted), "--resume"]) == 0
+    assert config.read_text() == text
+
+
+def test_what_makes_two_configurations_the_same() -> None:
+    assert same_run("lr: 0.1\nengine: batched", "engine: auto\nlr: 1e-1 # fast")
+    assert not same_run("lr: 0.1\nmethod: {name: fedsol, rho: 1.0}", "lr: 0.1\nmethod: {name: fedsol, rho: 2.0}")
+    assert not same_run("[", "[")
+    assert not same_run("lr: 0.1", "lr: 0.1\nrounds: 5")
+
+
+def test_a_few_lines_that_stand_for_billions(interrupted: Path, capsys) -> None:
+    """Comparing what they stand for would never end."""
+    bomb = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 60))
+    (interrupted / "config.yaml").write_text(bomb)
+    refused([*RUN, "--resume"], interrupted, "config.yaml cannot be read", capsys)
+
+
+def torn(lines: list[bytes]) -> bytes:
+    return b"".join([*lines[:1], lines[1][:20] + b"\n", *lines[2:]])
+
+
+DAMAGE = {
+    "torn in the middle": (torn, "line 2 is damaged"),
+    "gone": (lambda lines: b"", "lacks rounds up to the checkpoint's 4, the first is round 1"),
+    "last ones gone": (
+        lambda lines: b"".join(lines[:2]),
+        "lacks rounds up to the checkpoint's 4, the first is round 3",
+    ),
+    "checkpoint's torn": (lambda lines: b"".join(lines[:3]) + lines[3][:9], "the first is round 4"),
+    "binary": (lambda lines: b"\xff\xfe\x00\n" * 9, "line 1 is damaged"),
+    "numbers": (lambda lines: b"1\n2\n", "line 1 is damaged"),
+    "another program's": (lambda lines: b'{"step": 1, "loss": 0.5}\n', "lines that no run wrote"),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_damaged_metrics(interrupted: Path, kind: str, capsys) -> None:
+    damage, said = DAMAGE[kind]
+    metrics = interrupted / "metrics.jsonl"
+    metrics.write_bytes(damage(metrics.read_bytes().splitlines(keepends=True)))
+    refused([*RUN, "--resume"], interrupted, said, capsys)
+
+
+def test_metrics_gone_after_the_last_round(interrupted: Path, capsys) -> None:
+    assert main([*RUN, "--out", str(interrupted), "--resume"]) == 0
+    for name in ("result.json", "report.html", "metrics.jsonl"):
+        (interrupted / name).unlink()
+    refused([*RUN, "--resume"], interrupted, "lacks rounds up to the checkpoint's 6, the first is round 1", capsys)
+
+
+def test_rows_of_a_file_that_is_being_written(tmp_path: Path) -> None:
+    file = tmp_path / "metrics.jsonl"
+    assert read_rows(file) == []
+    file.write_text('{"round": 1}\n{"round": 2}\n{"rou')
+    assert read_rows(file) == [{"round": 1}, {"round": 2}]
+    file.write_text('{"round": 1}\n{"rou\n')
+    with pytest.raises(UserError, match="line 2"):
+        read_rows(file)
+
+
+@pytest.mark.parametrize("text", ["# mine\nrounds: 6\n", "services:\n  web: {}\n", "{", "[1, 2]\n"])
+def test_a_users_configuration_is_not_overwritten(tmp_path: Path, text: str, capsys) -> None:
+    (tmp_path / "config.yaml").write_text(text)
+    refused(RUN, tmp_path, "was not written there by a run", capsys)
+
+
+def test_a_users_copy_of_the_configuration_stays(interrupted: Path, tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    own.mkdir()
+    text = "# mine\n" + (interrupted / "config.yaml").read_text()
+    (own / "config.yaml").write_text(text)
+    assert main(["run", "--config", str(own / "config.yaml"), "--out", str(own)]) == 0
+    assert (own / "config.yaml").read_text() == text
+
+
+def test_comments_in_a_folder_without_training(tmp_path: Path) -> None:
+    RunFolder(tmp_path, "lr: 0.1\n", resume=False).close()
+    (tmp_path / "config.yaml").write_text("lr: 0.1 # mine\n")
+    with pytest.raises(UserError, match="not written there"):
+        RunFolder(tmp_path, "lr: 0.2\n", resume=False)
+
+
+@pytest.mark.parametrize("text", ["loss 0.5", json.dumps({"step": 1}) + "\n"])
+def test_metrics_of_another_program_are_not_emptied(tmp_path: Path, text: str, capsys) -> None:
+    (tmp_path / "metrics.jsonl").write_text(text)
+    refused(RUN, tmp_path, "holds metrics.jsonl but no config.yaml", capsys)
