@@ -267,6 +267,13 @@ def test_landmarks_keep_their_clients(root, tmp_path, layout):
     assert (data.x.float().mean((1, 2, 3)) - 40 * torch.arange(4)).abs().max() < 2
 
 
+def test_landmarks_name_a_table_without_rows(root, tmp_path):
+    landmarks(root)
+    (root / "federated_train.csv").write_text("user_id,image_id,class\n")
+    with pytest.raises(UserError, match=r"federated_train.csv: the file has no rows"):
+        prepare("landmarks-user-160k", root, tmp_path, progress=False)
+
+
 def test_landmarks_name_a_missing_photograph(root, tmp_path):
     name = landmarks(root)[3]
     (root / "images" / f"{name}.jpg").unlink()
