@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
 from fedflat.data.dataset import Augment, Dataset
 from fedflat.errors import UserError
 from fedflat.experiments.experiment import Experiment, Setting
@@ -10,7 +14,45 @@ from fedflat.experiments.run import run
 from fedflat.method import Cohort, Local, Message, Method, Reply, Server
 from fedflat.methods import *  # noqa: F403
 from fedflat.methods import METHODS
+from fedflat.options import settled
+from fedflat.personal.measure import personalise
 from fedflat.task import Batch, Task
+
+if TYPE_CHECKING:
+    from fedflat.flatness import Analysed, Settings
+
+Runs = str | Path | Sequence[str | Path]  # one folder, or several
+
+
+def analyse(
+    runs: Runs, settings: Settings | None = None, dataset: Dataset | None = None, model: Any = None
+) -> Analysed:
+    """Measure how flat the models of finished runs are, as `fedflat analyse` does (fedflat.flatness.Settings).
+
+    `dataset` and `model` stand in where the runs' data or model were Python objects.
+    """
+    from fedflat import flatness
+
+    return flatness.analyse(_paths(runs), settled(settings or flatness.Settings()), dataset, model)
+
+
+def write_report(
+    runs: Runs,
+    out: str | Path = "report.html",
+    target: float = 0.8,
+    figures: str | Path | None = None,
+    tensorboard: str | Path | None = None,
+) -> list[str]:
+    """Write one page about runs, as `fedflat report` does; returns what was left out or is not as it seems."""
+    from fedflat.report.page import report
+
+    folders = [None if folder is None else Path(folder) for folder in (figures, tensorboard)]
+    return report(_paths(runs), Path(out), target, *folders)
+
+
+def _paths(runs: Runs) -> list[Path]:
+    return [Path(run) for run in ([runs] if isinstance(runs, str | Path) else runs)]
+
 
 __all__ = [
     "METHODS",
@@ -28,6 +70,9 @@ __all__ = [
     "Setting",
     "Task",
     "UserError",
+    "analyse",
+    "personalise",
     "run",
+    "write_report",
     *(method.__name__ for method in METHODS.values()),
 ]
