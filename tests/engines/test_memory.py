@@ -39,6 +39,13 @@ def test_activations_of_a_model_known_by_heart():
     assert 2 * 4 * 64 <= activations(task, feed, w) <= 2 * 4 * (64 + 10 * 10)
 
 
+def test_activations_of_samples_that_are_no_images():
+    x, y = torch.randn(40, 20), torch.arange(40) % 2
+    data = fedflat.Dataset.from_arrays(x, y, x, y)
+    _, task, feed, w = parts(fedflat.FedAvg(), dataset=data, model=torch.nn.Linear(20, 2), clients=5, alpha=100.0)
+    assert activations(task, feed, w) >= 2 * 4 * 20
+
+
 def test_models_that_normalise_over_the_batch_are_measured_too():
     norm = torch.nn.BatchNorm1d(64, track_running_stats=False)
     _, task, feed, w = parts(

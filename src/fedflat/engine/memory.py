@@ -75,7 +75,7 @@ def activations(task: Task, feed: Feed, params: Tensor) -> int:
 
     Asked of two samples, since layers that normalise over the batch refuse a single one.
     """
-    x, kept = torch.zeros(2, *feed.dataset.shape, dtype=feed.dtype, device=params.device), 0
+    x, kept = torch.zeros(2, *feed.dataset.x.shape[1:], dtype=feed.dtype, device=params.device), 0
 
     def keep(tensor: Tensor) -> Tensor:
         nonlocal kept
