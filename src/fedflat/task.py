@@ -67,7 +67,7 @@ class Task:
     def mask(self, prefix: str, device: torch.device | None = None) -> Tensor:
         """True at the entries of w that belong to parameters named `prefix`…"""
         if not any(name.startswith(prefix) for name in self.shapes):
-            raise UserError(f"model: has no parameters named '{prefix}…', which the method needs")
+            raise UserError(f"--model: has no parameters named '{prefix}…', which the method needs")
         parts = zip(self.shapes, self.sizes, strict=True)
         return torch.cat([torch.full((n,), name.startswith(prefix), device=device) for name, n in parts])
 
@@ -122,16 +122,29 @@ class Task:
         return grad(self.loss)(w, batch)
 
 
-def check_model(model: nn.Module) -> None:
-    """Refuse what cannot be a pure function of parameters and batch."""
+def check_model(model: Any) -> None:
+    """Refuse what cannot be trained as a pure function of parameters and batch."""
+    if not isinstance(model, nn.Module):
+        raise UserError(f"--model: the function that builds it returned {model!r}, must return an nn.Module")
+    _check_parameters(model)
     for name, module in model.named_modules():
         if getattr(module, "running_mean", None) is not None:
             raise UserError(
-                f"model: layer '{name}' ({type(module).__name__}) keeps running statistics, which clients cannot "
+                f"--model: layer '{name}' ({type(module).__name__}) keeps running statistics, which clients cannot "
                 "average; use track_running_stats=False, GroupNorm or LayerNorm"
             )
         if isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0:
             raise UserError(
-                f"model: layer '{name}' ({type(module).__name__}) draws from the global random state, which would "
+                f"--model: layer '{name}' ({type(module).__name__}) draws from the global random state, which would "
                 "make results depend on the engine; use fedflat.models.layers.Dropout"
             )
+
+
+def _check_parameters(model: nn.Module) -> None:
+    """There are some, and all are to be trained."""
+    if not list(model.parameters()):
+        raise UserError(f"--model: {type(model).__name__} has no parameters; there is nothing to train")
+    if frozen := [name for name, parameter in model.named_parameters() if not parameter.requires_grad]:
+        raise UserError(
+            f"--model: parameter '{frozen[0]}' has requires_grad=False; all parameters are trained, set it to True"
+        )

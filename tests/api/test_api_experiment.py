@@ -99,7 +99,18 @@ class WithRunningStatistics(nn.Module):
         return self.last(self.norm(self.first(x)))
 
 
+def frozen() -> nn.Module:
+    own = model()
+    own[0].weight.requires_grad_(False)  # type: ignore[index]
+    return own
+
+
 REFUSED = [
+    ({"model": frozen()}, "--model: parameter '0.weight' has requires_grad=False; all parameters are trained"),
+    ({"model": frozen}, "--model: parameter '0.weight' has requires_grad=False"),
+    ({"model": nn.Flatten()}, "--model: Flatten has no parameters"),
+    ({"model": lambda: None}, "--model: the function that builds it returned None, must return an nn.Module"),
+    ({"model": nn.Linear}, "--model .*Linear.*: must be a name, an nn.Module or a function without arguments"),
     ({"model": WithRunningStatistics()}, "'norm' .BatchNorm1d. keeps running statistics"),
     ({"model": nn.Sequential(nn.Linear(5, 3), nn.Dropout(0.5))}, "global random state"),
     ({"method": ff.FedSOL()}, "has no parts `features` and `head`; use --perturb all"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
@@ -104,8 +105,9 @@ class Experiment(Setting):
         check(self)
         if not isinstance(self.dataset, str | Dataset):
             raise UserError(f"--dataset {self.dataset}: must be a name or a fedflat.Dataset")
-        if not isinstance(self.model, str | nn.Module) and not callable(self.model):
-            raise UserError(f"--model {self.model}: must be a name, an nn.Module or a function that builds one")
+        if not isinstance(self.model, str | nn.Module) and not _builds(self.model):
+            allowed = "a name, an nn.Module or a function without arguments that builds one"
+            raise UserError(f"--model {self.model}: must be {allowed}")
         if not self.seeds:
             raise UserError("--seeds: give at least one seed, for example --seeds 0 1 2")
         if len(set(self.seeds)) < len(self.seeds):
@@ -120,3 +122,12 @@ class Experiment(Setting):
         for option in ("dataset", "model"):
             if isinstance(name := getattr(self, option), str) and name.startswith("own:"):
                 raise UserError(f"--{option} {name}: was given in Python and is not in the run's folder; {advice}")
+
+
+def _builds(model: Any) -> bool:
+    """Whether `model` can be called without arguments."""
+    try:
+        inspect.signature(model).bind()
+    except (TypeError, ValueError):
+        return False
+    return True
