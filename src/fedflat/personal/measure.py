@@ -80,7 +80,7 @@ def _read(run: Path, experiment: Experiment | None) -> Finished:
     """The run; where its data or model came from Python, they are needed again."""
     if experiment is None and (run / "result.json").exists():
         experiment = load(run / "config.yaml")
-        experiment.check_named(f"in Python: fedflat.personal.personalise('{run}', experiment=...)")
+        experiment.check_named(f"in Python: fedflat.personalise('{run}', experiment=...)")
     return read_run(run, experiment)
 
 
