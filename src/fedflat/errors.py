@@ -14,3 +14,11 @@ def near_miss(word: str, known: Iterable[str], prefix: str = "") -> str:
     """' (did you mean X?)' where a known word is close, else ''; a prefix that all share does not make words close."""
     close = difflib.get_close_matches(word.removeprefix(prefix), [k.removeprefix(prefix) for k in known], n=1)
     return f" (did you mean {prefix}{close[0]}?)" if close else ""
+
+
+def only_in_python(
+    option: str, name: str, advice: str = "give it again there, as dataset=, model= or experiment="
+) -> None:
+    """Refuse own:NAME-CHECKSUM, by which config.yaml tells of data and models that were Python objects."""
+    if name.startswith("own:"):
+        raise UserError(f"{option} {name}: was given in Python and is not in the run's folder; {advice}")

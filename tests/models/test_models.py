@@ -177,5 +177,10 @@ def test_unknown_name_suggests_the_nearest():
 def test_unsupported_input_is_refused_in_one_line(name, shape, rule):
     with pytest.raises(UserError, match=rule) as error:
         build(name, shape, 10)
-    assert f"model {name} cannot take input of shape {'x'.join(map(str, shape))}:" in str(error.value)
+    assert f"--model {name}: cannot take input of shape {'x'.join(map(str, shape))}," in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_a_model_that_came_from_python_is_told_apart_from_a_wrong_name():
+    with pytest.raises(UserError, match=r"--model own:Net-12ab34cd: was given in Python .* give it again there"):
+        build("own:Net-12ab34cd", (1, 8, 8), 10)

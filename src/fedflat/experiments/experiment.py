@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from torch import nn
 
 from fedflat.data.dataset import Dataset
-from fedflat.errors import UserError
+from fedflat.errors import UserError, only_in_python
 from fedflat.method import Method
 from fedflat.methods.fedavg import FedAvg
 from fedflat.options import Count, Index, NonNegative, Positive, Range, check, plain
@@ -119,9 +119,9 @@ class Experiment(Setting):
 
     def check_named(self, advice: str) -> None:
         """Raise UserError where only name and checksum of the data or the model are known: they came from Python."""
-        for option in ("dataset", "model"):
-            if isinstance(name := getattr(self, option), str) and name.startswith("own:"):
-                raise UserError(f"--{option} {name}: was given in Python and is not in the run's folder; {advice}")
+        for option, value in (("--dataset", self.dataset), ("--model", self.model)):
+            if isinstance(value, str):
+                only_in_python(option, value, advice)
 
 
 def _builds(model: Any) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from torch import nn
 
-from fedflat.errors import UserError, near_miss
+from fedflat.errors import UserError, near_miss, only_in_python
 from fedflat.models import (
     digits_cnn,
     fedavg_cnn,
@@ -41,6 +41,7 @@ MODELS: dict[str, Callable[[Shape, int], nn.Module]] = {
 
 def build(name: str, shape: Shape, classes: int) -> nn.Module:
     """The model `name` for images of `shape` (channels, height, width), its parameters drawn from torch's generator."""
+    only_in_python("--model", name)
     if name not in MODELS:
         raise UserError(f"--model {name}: unknown model{near_miss(name, MODELS)}; the models are {', '.join(MODELS)}")
     return MODELS[name](shape, classes)

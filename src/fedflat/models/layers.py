@@ -139,7 +139,7 @@ def image_sides(model: str, shape: Shape, least: int, most: int | None = None, m
         limit = f" and at most {most}" if most else ""
         factor = f", multiples of {multiple}" if multiple > 1 else ""
         raise UserError(
-            f"model {model} cannot take input of shape {'x'.join(map(str, shape))}: it needs images of 1 or 3 channels "
-            f"with sides of at least {least}{limit} pixels{factor}"
+            f"--model {model}: cannot take input of shape {'x'.join(map(str, shape))}, it needs images of 1 or 3 "
+            f"channels with sides of at least {least}{limit} pixels{factor}"
         )
     return sides
