@@ -90,6 +90,17 @@ def test_a_run_is_named(name: str, values: dict[Any, Any], make_run: MakeRun, tm
     assert ">good</td>" in page.read_text()
 
 
+def test_a_configuration_is_read_as_runs_read_it(make_run: MakeRun, tmp_path: Path) -> None:
+    ways = ["lr: 5e-2", "lr: 0.1\nlr: 0.2", "alpha: &a 1\nlr: *a"]
+    runs = [make_run(f"run{n}", [0.5]) for n in range(len(ways))]
+    for run, line in zip(runs, ways, strict=True):
+        path = run / "config.yaml"
+        kept = [text for text in path.read_text().splitlines() if not text.startswith(("lr:", "alpha:"))]
+        path.write_text("\n".join([*kept, line]))
+    said = report(runs, tmp_path / "page.html", 0.8)
+    assert [text.split(": ")[1] for text in said if text.startswith("skipped")] == [str(runs[1]), str(runs[2])]
+
+
 @pytest.mark.parametrize(("what", "values"), ANALYSES, ids=str)
 def test_an_analysis_is_named(
     what: str, values: dict[str, Any], make_run: MakeRun, analyse: Callable[..., None], tmp_path: Path

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from fedflat.engine.configuration import parse
 from fedflat.engine.folder import read_rows
 from fedflat.errors import UserError
 from fedflat.experiments.result import Result
@@ -42,7 +41,7 @@ def evaluated_on(runs: Sequence[Run]) -> str:
 def read_run(path: Path) -> Run:
     """Read a run folder; raises UserError for one that is none or is damaged."""
     try:
-        config = yaml.safe_load((path / "config.yaml").read_text(encoding="utf-8"))
+        config = parse((path / "config.yaml").read_text(encoding="utf-8"))
         check_config(config)
         rows = read_rows(path / "metrics.jsonl")
         for row in rows:
@@ -50,7 +49,7 @@ def read_run(path: Path) -> Run:
         result = _result(path / "result.json", rows)
     except FileNotFoundError as error:
         raise UserError(f"{path}: not a run folder ({Path(str(error.filename)).name} is missing)") from None
-    except (*DAMAGE, UserError, yaml.YAMLError) as error:
+    except (*DAMAGE, UserError) as error:
         raise UserError(f"{path}: damaged run folder ({type(error).__name__}: {error})") from None
     if not rows:
         raise UserError(f"{path}: has no metrics yet")
