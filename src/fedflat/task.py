@@ -148,3 +148,18 @@ def _check_parameters(model: nn.Module) -> None:
         raise UserError(
             f"--model: parameter '{frozen[0]}' has requires_grad=False; all parameters are trained, set it to True"
         )
+
+
+def check_fit(task: Task, w: Tensor, batch: Batch, classes: int) -> None:
+    """Refuse a model that cannot take these samples, or does not give each a score for every class."""
+    shape, count = "x".join(map(str, batch.x.shape[1:])), len(batch.x)
+    try:
+        with torch.no_grad():
+            scores = task.logits(w, batch)
+    except Exception as error:  # whatever the user's model raises; Python shows it above ours
+        raise UserError(f"--model: cannot take samples of shape {shape} ({error})") from error
+    if not isinstance(scores, Tensor) or scores.dim() != 2 or len(scores) != count or scores.shape[1] < classes:
+        found = list(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
+        raise UserError(
+            f"--model: gives {found} for {count} samples of {classes} classes, must be [{count}, {classes}]"
+        )

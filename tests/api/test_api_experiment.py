@@ -105,7 +105,20 @@ def frozen() -> nn.Module:
     return own
 
 
+class TwoOutputs(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(5, 3)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.linear(x), x
+
+
 REFUSED = [
+    ({"model": nn.Linear(5, 2)}, r"--model: gives \[2, 2\] for 2 samples of 3 classes, must be \[2, 3\]"),
+    ({"model": nn.Linear(4, 3)}, "--model: cannot take samples of shape 5 "),
+    ({"model": TwoOutputs()}, "--model: gives tuple for 2 samples"),
+    ({"model": lambda: nn.Linear(4, 3)}, "--model: cannot take samples of shape 5 "),
     ({"model": frozen()}, "--model: parameter '0.weight' has requires_grad=False; all parameters are trained"),
     ({"model": frozen}, "--model: parameter '0.weight' has requires_grad=False"),
     ({"model": nn.Flatten()}, "--model: Flatten has no parameters"),

@@ -122,7 +122,7 @@ FILES = [
     ("", "mapping"),
     ("dataset: 5", "--dataset 5"),
     ("model: [a]", "--model"),
-    ("method: fedsool", "fedsool", "did you mean fedsol?"),
+    ("method: fedsool", "broken.yaml: method fedsool", "did you mean fedsol?"),
     ("dataset: own:mine-12ab34cd", "--dataset own:mine-12ab34cd: was given in Python", "fedflat.run"),
     ("model: own:Net-12ab34cd", "--model own:Net-12ab34cd: was given in Python", "fedflat.run"),
     ("method: {rho: 2}", "'name'"),

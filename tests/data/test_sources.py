@@ -138,3 +138,8 @@ def test_the_real_cifar10(tmp_path):
     means = [data.x[:, c].float().mean() / 255 for c in range(3)]
     assert torch.stack(means).sub(torch.tensor(data.mean)).abs().max() < 0.002
     assert next(row.source for row in available(tmp_path) if row.name == "cifar10") == "parquet, jpeg"
+
+
+def test_data_that_came_from_python_are_told_apart_from_a_wrong_name() -> None:
+    with pytest.raises(UserError, match=r"--dataset own:mine-12ab34cd: was given in Python .* give it again there"):
+        load("own:mine-12ab34cd")

@@ -115,3 +115,21 @@ def test_states_on_the_host_change_nothing(method, monkeypatch, capsys):
     far = fedflat.run(experiment).history
     assert "kept on the host" in capsys.readouterr().err
     assert [row["loss"] for row in far] == pytest.approx([row["loss"] for row in near], rel=1e-6)
+
+
+class Shifted(torch.nn.Module):
+    """A linear model with a constant that is no parameter."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(64, 10)
+        self.register_buffer("shift", torch.ones(64))
+
+    def forward(self, x):
+        return self.linear(x.flatten(1) + self.shift)
+
+
+@on_gpu
+def test_buffers_of_a_model_go_to_the_gpu():
+    result = fedflat.run(fedflat.Experiment(model=Shifted, device="cuda", rounds=2))
+    assert 0 <= result.final_accuracy <= 1

@@ -12,7 +12,7 @@ from fedflat.data.dataset import Dataset
 from fedflat.data.own import KINDS, is_own, load_own
 from fedflat.data.prepared import cache_folder, inspect, prepared_path, read
 from fedflat.data.sets import SETS
-from fedflat.errors import UserError, near_miss
+from fedflat.errors import UserError, near_miss, only_in_python
 
 DIGITS_MEAN, DIGITS_STD = 0.305434, 0.375957  # of the training pixels
 
@@ -23,6 +23,7 @@ def load(name: str, cache: Path | None = None) -> Dataset:
         return _digits()
     if is_own(name):
         return load_own(name, cache)
+    only_in_python("--dataset", name)
     if name not in SETS:
         known = ["digits", *SETS, *(f"{kind}:PATH" for kind in KINDS)]
         raise UserError(f"--dataset {name}: unknown data set{near_miss(name, known)}; allowed: {', '.join(known)}")

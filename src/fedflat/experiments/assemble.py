@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedflat.data.augment import normalise
 from fedflat.data.dataset import Augment, Dataset
 from fedflat.data.feed import Feed
 from fedflat.data.holdout import hold_out
@@ -25,7 +26,7 @@ from fedflat.errors import UserError
 from fedflat.experiments.experiment import Experiment
 from fedflat.heap import keep_freed_memory
 from fedflat.models import build
-from fedflat.task import Task
+from fedflat.task import Batch, Task, check_fit
 from fedflat.wrappers.private import seal
 
 LARGE = 5_000_000  # parameters from which on a CPU trains clients one by one
@@ -66,8 +67,17 @@ def assemble(experiment: Experiment, dataset: Dataset | None = None, parts: list
     feed = Feed(dataset, parts, batch_size, experiment.local_epochs, _augment(experiment, dataset), device)
     models = [_model(experiment, dataset, seed) for seed in experiment.seeds]
     task = Task(models[0], set_precision(experiment.precision, device))
+    task.model.to(device)  # for its buffers
     starts = [task.flatten(dict(model.named_parameters())).detach().to(device) for model in models]
+    if not isinstance(experiment.model, str):
+        check_fit(task, starts[0], _samples(feed), dataset.classes)
     return Assembly(dataset, parts, feed, task, starts)
+
+
+def _samples(feed: Feed) -> Batch:
+    """Two samples: layers that normalise over the batch refuse a single one."""
+    x = normalise(feed.x[:2], feed.dataset.mean, feed.dataset.std, feed.dtype)
+    return Batch(x, feed.y[:2], torch.ones_like(feed.y[:2], dtype=torch.bool), None)
 
 
 def dataset_of(experiment: Experiment) -> Dataset:

@@ -87,11 +87,11 @@ def load(path: Path) -> Experiment:
         raise UserError(f"{where}: {error.strerror or error}") from None
     except ValueError as error:
         raise UserError(f"{where}: not valid YAML ({error})") from None
-    experiment = from_dict(data, where)
     try:
+        experiment = from_dict(data, where)
         experiment.check()
     except UserError as error:
-        raise UserError(f"{where}: {error}") from None
+        raise error if str(error).startswith(where) else UserError(f"{where}: {error}") from None
     return experiment
 
 
