@@ -53,8 +53,8 @@ Epochs = Annotated[int, Range(0, 10_000)]
 
 
 def flag(name: str) -> str:
-    """The command-line spelling of a field."""
-    return "--" + name.replace("_", "-")
+    """The command-line spelling of a field; one that is a word of Python ends in _."""
+    return "--" + name.rstrip("_").replace("_", "-")
 
 
 def plain(options: Any) -> dict[str, Any]:

@@ -157,6 +157,8 @@ def test_files_that_are_no_data(tmp_path: Path, capsys) -> None:
     assert "pickle" not in output.err
     words = ["data", "prepare", "cifar10", "--from", str(tmp_path), "--cache", str(tmp_path / "cache")]
     _refused(main(words), capsys.readouterr(), (f"--from {tmp_path}: no file data_batch_1",))
+    words[4] = ""
+    _refused(main(words), capsys.readouterr(), ("--from : must be a path",))
 
 
 def test_what_may_be_infinite() -> None:

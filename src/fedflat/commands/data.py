@@ -26,7 +26,7 @@ class ListOptions:
 class PrepareOptions(ListOptions):
     """Make a data set ready for training, from files or by downloading it."""
 
-    source: Annotated[Path | None, tyro.conf.arg(name="from")] = None
+    from_: Annotated[Path | None, tyro.conf.arg(name="from")] = None
     """Folder or archive with the original files; downloaded unless given."""
 
 
@@ -59,7 +59,7 @@ def prepare_data(words: list[str]) -> None:
     options = parse(PrepareOptions, flags, "fedflat data prepare NAME")
     if len(names) != 1:
         raise UserError(f"{' '.join(['data prepare', *names])}: name one data set; fedflat data list shows them")
-    prepare_command(names[0], options.source, options.cache)
+    prepare_command(names[0], options.from_, options.cache)
 
 
 def show_data(words: list[str]) -> None:
