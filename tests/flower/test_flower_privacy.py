@@ -39,11 +39,16 @@ def saved(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, torch.Tensor]]:
     return found
 
 
+def alike(one: torch.Tensor, other: torch.Tensor) -> float:
+    """The share of entries that agree; of thousands of random ones a few do by chance."""
+    return float(torch.isclose(one, other).double().mean())
+
+
 def test_noise_is_the_servers_secret(tmp_path: Path, saved: list[dict[str, torch.Tensor]]) -> None:
     """Each federation has its own, and no checkpoint holds the key, not even that of a run that was given up."""
     experiment = dataclasses.replace(EXPERIMENT, method=ff.Private(), rounds=1)
     states = [federate(Loopback(experiment), experiment, tmp_path / name) for name in ("one", "two")]
-    assert not torch.isclose(*(state["trial.0.server.inner.params"] for state in states)).any()
+    assert alike(*(state["trial.0.server.inner.params"] for state in states)) < 0.01
     assert len(saved) == 4
     assert not any(tensors["trial.0.server.key"].any() for tensors in saved)
 
@@ -62,7 +67,7 @@ def test_a_round_that_is_played_again_has_other_noise(
         federate(grid, experiment, out)
     assert [int(tensors["counters"][0]) for tensors in saved] == [1, 2, 2, 2, 2, 2, 2]
     models = [saved[n]["trial.0.server.inner.params"] for n in (1, 3, 5)]
-    assert not any(torch.isclose(one, other).any() for one, other in combinations(models, 2))
+    assert all(alike(one, other) < 0.01 for one, other in combinations(models, 2))
 
 
 def test_what_is_written_counts_how_often_a_client_was_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
