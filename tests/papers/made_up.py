@@ -32,6 +32,6 @@ def store(
         str(seed): {"numbers": {cell.measure: value}, "diverged": diverged, "curve": curve or [], "run": 0}
         for seed, value in enumerate(values)
     }
-    run = {"seeds": list(range(len(values))), "rounds": 100, "seconds": 50.0, "lanes": 1, "versions": {"hardware": "h"}}
-    run |= {"data": "CIFAR-10 (JPEG)", "precision": "tf32"}
+    run = {"seeds": list(range(len(values))), "rounds": 100, "seconds": 50.0, "together": 1, "precision": "tf32"}
+    run |= {"data": "CIFAR-10 (JPEG)", "versions": {"hardware": "h"}}
     write(folder, Record(name, to_dict(trained), rounds or trained.rounds, seeds, [run]))

@@ -104,9 +104,9 @@ def train(todo: Sequence[Job], request: Request) -> None:
 
 def _announce(group: Sequence[Job], needed: float | None) -> str:
     """What is about to be trained, and how long it may take."""
-    lanes, rounds = sum(len(job.experiment.seeds) for job in group), group[0].experiment.rounds
+    together, rounds = sum(len(job.experiment.seeds) for job in group), group[0].experiment.rounds
     time = f"about {shown(needed)}" if needed else "time measured on its first rounds"
-    return f"{group[0].label}: {_many(len(group), 'partition')}, {_many(lanes, 'run')} of {rounds} rounds, {time}"
+    return f"{group[0].label}: {_many(len(group), 'partition')}, {_many(together, 'run')} of {rounds} rounds, {time}"
 
 
 def _many(number: int, thing: str) -> str:

@@ -30,7 +30,7 @@ def _rates(job: Job, stored: Stored, hardware: str) -> list[float]:
     records = [record for same in stored.records.values() for record in same.values()]
     fitting = [record for record in records if all(record.config[name] == plain[name] for name in DECISIVE)]
     runs = [run for record in fitting for run in record.runs if run["versions"]["hardware"] == hardware]
-    return [run["seconds"] / run["rounds"] / run["lanes"] for run in runs if run["rounds"] >= ENOUGH]
+    return [run["seconds"] / run["rounds"] / run["together"] for run in runs if run["rounds"] >= ENOUGH]
 
 
 def played(folder: Path) -> int:

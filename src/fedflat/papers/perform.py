@@ -77,9 +77,9 @@ def perform(group: Sequence[Job], request: Request, say: Say, others: bool = Fal
     folders = [request.folder(job) for job in group]
     watch = Watch(_label(group), group[0].experiment.rounds, request, say, others)
     results = _train([job.experiment for job in group], folders, watch)
-    lanes = sum(len(job.experiment.seeds) for job in group)
+    together = sum(len(job.experiment.seeds) for job in group)
     for job, folder, result in zip(group, folders, results, strict=True):
-        write(request.results, _record(job, folder, result, lanes, request))
+        write(request.results, _record(job, folder, result, together, request))
 
 
 def _train(experiments: Sequence[Experiment], folders: Sequence[Path], watch: Watch) -> list[Result]:
@@ -97,7 +97,7 @@ def _label(group: Sequence[Job]) -> str:
     return group[0].label + (f" and {len(group) - 1} more" if len(group) > 1 else "")
 
 
-def _record(job: Job, folder: Path, result: Result, lanes: int, request: Request) -> Record:
+def _record(job: Job, folder: Path, result: Result, together: int, request: Request) -> Record:
     """What is stored of one experiment."""
     seeds, trained = job.experiment.seeds, job.experiment
     asked = [cell.measure for cell in job.cells if "." in cell.measure]
@@ -115,7 +115,7 @@ def _record(job: Job, folder: Path, result: Result, lanes: int, request: Request
         "seeds": list(seeds),
         "rounds": result.rounds,
         "seconds": result.seconds,
-        "lanes": lanes,
+        "together": together,
         "client_steps_per_second": result.client_steps_per_second,
         "precision": _precision(trained),
         "data": request.data_note or str(trained.dataset),
