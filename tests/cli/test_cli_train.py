@@ -156,6 +156,9 @@ def test_resumed_comparison_keeps_finished_methods(tmp_path: Path, monkeypatch: 
     assert {path.name: path.read_bytes() for path in (out / "fedavg").iterdir() if path.is_file()} == kept
     assert main(["run", "fedgloss", *SMALL, "--checkpoint-every", "1", "--out", str(tmp_path / "whole")]) == 0
     assert metrics(out / "fedgloss") == metrics(tmp_path / "whole")
+    (out / "fedavg" / "config.yaml").write_bytes(b"\xff\xfe\x00")
+    assert main([*words, "--out", str(out), "--resume"]) == 2
+    assert "config.yaml cannot be read" in capsys.readouterr().err
 
 
 def test_lines_where_there_is_no_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:

@@ -144,7 +144,7 @@ def _finished(experiment: Experiment, folder: Path, resume: bool) -> Result | No
         return None
     if not resume:
         raise UserError(f"--out {folder.parent}: already holds {folder.name}; add --resume or choose another folder")
-    if not same_run(stored := config.read_text(encoding="utf-8"), dump(experiment)):
+    if not same_run(stored := config.read_text(encoding="utf-8", errors="replace"), dump(experiment)):
         raise OtherRun(folder, stored, dump(experiment))
     return read_run(folder).result if (folder / "result.json").exists() else None
 
