@@ -1,4 +1,4 @@
-"""Where the time of a round goes: python benchmarks/breakdown.py JOB [--precision bf16] [--rows 20].
+"""Where the time of a round goes: python benchmarks/breakdown.py JOB [--precision bf16] [--seeds 0 1 2] [--rows 20].
 
 Plays some rounds of a job of benchmarks/jobs.py, then one under torch's profiler, and prints on what the device (on a
 CPU, the processor) spent most: microseconds, share and calls for each step of the lanes.
@@ -49,9 +49,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("job", choices=JOBS)
     parser.add_argument("--precision", default="auto")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--rows", type=int, default=20)
     given = parser.parse_args()
-    experiment = replace(JOBS[given.job], precision=given.precision, engine="batched")
+    experiment = replace(JOBS[given.job], precision=given.precision, engine="batched", seeds=tuple(given.seeds))
     assembly = assemble(experiment)
     training = Training(experiment, assembly, None)
     found = events(training)

@@ -1,4 +1,4 @@
-"""The jobs of docs/performance.md: python benchmarks/jobs.py JOB [JOB ...] [--precision bf16] [--rounds N].
+"""The jobs of docs/performance.md: python benchmarks/jobs.py JOB [JOB ...] [--precision bf16] [--seeds 0 1 2].
 
 Prints one JSON line for each job, the median of `--repetitions`, and at the end a table. `--loop N` also plays N rounds
 of the plain PyTorch loop of benchmarks/loop.py, for the jobs that it has, and gives the ratio of the times of a round.
@@ -74,11 +74,9 @@ DIGITS = {"rounds": 20, "alpha": 10.0}  # little heterogeneity, so that accuraci
 JOBS = {
     "fedavg": fedflat.Experiment(method=fedflat.FedAvg(), **FEDSOL),
     "fedsol": fedflat.Experiment(method=fedflat.FedSOL(), **FEDSOL),
-    "fedavg-3-seeds": fedflat.Experiment(method=fedflat.FedAvg(), **FEDSOL, seeds=(0, 1, 2)),
     "fedgloss": fedflat.Experiment(method=fedflat.FedGloSS(warmup=2000), **FEDGLOSS),
     "pfl": fedflat.Experiment(method=fedflat.FedAvg(), **PFL),
     "digits": fedflat.Experiment(method=fedflat.FedAvg(), **DIGITS),
-    "digits-3-seeds": fedflat.Experiment(method=fedflat.FedAvg(), **DIGITS, seeds=(0, 1, 2)),
 }
 
 
@@ -99,6 +97,7 @@ def measure(name: str, experiment: fedflat.Experiment, home: torch.device | None
         "engine": experiment.engine,
         "precision": experiment.precision,
         "rounds": rounds,
+        "seeds": len(experiment.seeds),
         "lanes": getattr(training.engine, "lanes", 1),
         "startup_s": round(ready - begin, 2),
         "seconds": round(seconds, 2),
@@ -139,7 +138,17 @@ def beside_loop(name: str, ms_per_round: float, rounds: int) -> dict[str, object
 
 def table(rows: list[dict[str, Any]]) -> str:
     """Markdown."""
-    columns = ("job", "precision", "full_job_s", "ms_per_round", "startup_s", "loop_ms_per_round", "ratio", "peak_gb")
+    columns = (
+        "job",
+        "precision",
+        "seeds",
+        "full_job_s",
+        "ms_per_round",
+        "startup_s",
+        "loop_ms_per_round",
+        "ratio",
+        "peak_gb",
+    )
     lines = [[str(row.get(column, "–")) for column in columns] for row in rows]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in [list(columns), ["---"] * len(columns), *lines])
 
@@ -156,6 +165,7 @@ def main() -> None:
     parser.add_argument("--precision", default="auto")
     parser.add_argument("--engine", default="auto")
     parser.add_argument("--rounds", type=int)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--repetitions", type=int, default=1)
     parser.add_argument("--loop", type=int, default=0)
     parser.add_argument("--states", choices=("auto", "host"), default="auto")
@@ -165,7 +175,7 @@ def main() -> None:
     rows = []
     for name in options.jobs:
         experiment = replace(JOBS[name], precision=options.precision, engine=options.engine)
-        experiment = replace(experiment, rounds=options.rounds or experiment.rounds)
+        experiment = replace(experiment, rounds=options.rounds or experiment.rounds, seeds=tuple(options.seeds))
         home = torch.device("cpu") if options.states == "host" else None
         row = repeated(name, experiment, options.repetitions, home)
         row |= beside_loop(name, row["ms_per_round"], options.loop) if options.loop else {}
