@@ -119,6 +119,16 @@ def test_what_is_too_long_waits_for_what_is_not(
     assert len(place.records()) == 3
 
 
+def test_what_is_too_long_does_not_wait_for_nothing(
+    place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["fedsol/table2", "--cells", "cifar10 lda-0.3 fedprox", *SMALL, "--seeds", "0", "--budget", "1h"]
+    monkeypatch.setattr("fedflat.papers.command.estimate", lambda *_: 7200.0)
+    assert place(*words) == 0
+    assert "put off" not in capsys.readouterr().out
+    assert place.records()
+
+
 def test_measures_of_final_models(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["fedsol/table9", "--cells", "cifar10 fedbabu *", *SMALL, "--seeds", "0", "--csv"]
     assert place(*words) == 0

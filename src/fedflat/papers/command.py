@@ -86,8 +86,9 @@ def train(todo: Sequence[Job], request: Request) -> None:
     """Group after group, those first that end in time; then as much of the others as there is time for."""
     queue, late = groups(todo), list[list[Job]]()
     while queue or late:
-        others = bool(queue)
-        group = queue.pop(0) if queue else late.pop(0)
+        first = bool(queue)
+        group = queue.pop(0) if first else late.pop(0)
+        others = first and bool(queue or late)
         needed = estimate(group, request, request.stored(), versions()["hardware"])
         print(_announce(group, needed), flush=True)
         try:
