@@ -6,7 +6,18 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from fedflat.data import allocate
-from fedflat.data.partition import PARTITIONS, aligned_test, counts, dirichlet, iid, lda, natural, shards, split
+from fedflat.data.partition import (
+    PARTITIONS,
+    aligned_test,
+    counts,
+    dirichlet,
+    iid,
+    lda,
+    lda_released,
+    natural,
+    shards,
+    split,
+)
 from fedflat.errors import UserError
 
 CIFAR10 = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 5000))
@@ -80,6 +91,21 @@ def test_lda(case, alpha, minimum, seed):
 
 
 @quick
+@given(cases(), alphas, st.integers(1, 3), seeds)
+def test_lda_as_released(case, alpha, minimum, seed):
+    labels, clients = case
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fedflat.data.partition.ATTEMPTS", 30)
+        try:
+            parts = lda_released(labels, clients, alpha, seed, minimum)
+        except UserError:
+            assume(False)
+    assert len(parts) == clients
+    assert np.array_equal(np.sort(np.concatenate(parts)), np.arange(len(labels)))
+    assert min(len(part) for part in parts) >= minimum
+
+
+@quick
 @given(cases(), alphas, seeds)
 def test_dirichlet_has_equal_sizes(case, alpha, seed):
     labels, clients = case
@@ -120,7 +146,7 @@ def test_natural(owner):
     assert sum(len(part) for part in parts) == (owner >= 0).sum()
 
 
-@pytest.mark.parametrize("name", ["iid", "shards", "lda", "dirichlet"])
+@pytest.mark.parametrize("name", ["iid", "shards", "lda", "lda-released", "dirichlet"])
 def test_seeds_and_nothing_else_change_the_split(name):
     np.random.seed(0)  # noqa: NPY002 - the global state must not matter
     first = split(name, CIFAR10, 20, 1, 0.5, 2)
@@ -148,6 +174,26 @@ def test_lda_gives_up_early_only_where_much_is_missing(monkeypatch, capsys, labe
     allocate._tell.cache_clear()
     lda(labels, clients, 0.01, 1)
     assert f"none of {draws} draws" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("alpha", "sizes", "classes"),
+    [(0.1, (18, 431.5, 2670), 3.79), (0.3, (34, 503.5, 1317), 6.88), (0.5, (134, 506.5, 1004), 7.98)],
+)
+def test_the_splits_of_fedsols_code(alpha, sizes, classes):
+    labels = np.repeat(np.arange(10), 5000)
+    table = counts(labels, lda_released(labels, 100, alpha, 19940817), 10)
+    held = table.sum(1)
+    assert (held.min(), np.median(held), held.max()) == sizes
+    assert (table > 0).sum(1).mean() == pytest.approx(classes)
+
+
+def test_lda_as_released_gives_up(monkeypatch):
+    monkeypatch.setattr("fedflat.data.partition.ATTEMPTS", 3)
+    with pytest.raises(UserError, match=r"--alpha 0\.05: none of 3 draws of lda-released gave each of 100 clients 10"):
+        lda_released(CIFAR10, 100, 0.05, 0)
+    with pytest.raises(UserError, match="--alpha 1e-06: none of 3 draws"):
+        lda_released(CIFAR10, 100, 1e-6, 0)
 
 
 def test_one_class_each_where_classes_are_unequal():

@@ -34,7 +34,7 @@ class PrepareOptions(ListOptions):
 class ShowOptions(ListOptions):
     """Draw and print how a partition deals the classes to the clients."""
 
-    partition: Literal["iid", "shards", "lda", "dirichlet", "natural"] = "dirichlet"
+    partition: Literal["iid", "shards", "lda", "lda-released", "dirichlet", "natural"] = "dirichlet"
     """How samples are dealt to clients."""
     clients: Count = 20
     """Number of clients (given by the data for natural clients)."""

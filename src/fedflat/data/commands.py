@@ -59,7 +59,7 @@ def show_command(
     owner = None if data.owner is None else data.owner.numpy()
     labels = data.y.numpy()
     held = counts(labels, split(partition, labels, clients, seed, alpha, shards, owner), data.classes)
-    option = {"lda": f" α = {alpha:g}", "dirichlet": f" α = {alpha:g}", "shards": f" s = {shards}"}.get(partition, "")
+    option = {"iid": "", "natural": "", "shards": f" s = {shards}"}.get(partition, f" α = {alpha:g}")
     title = f"{data.name}, {partition}{option}, {len(held)} clients"
     picture(held, title, out)
     console = Console()

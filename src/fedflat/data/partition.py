@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from fedflat.data.allocate import one_class, over_classes, over_clients
+from fedflat.data.released import ATTEMPTS, attempt
 from fedflat.errors import UserError, near_miss
 from fedflat.random import purpose
 
@@ -54,15 +55,25 @@ def lda(labels: np.ndarray, clients: int, alpha: float, seed: int, minimum: int 
     the one that misses fewest is kept, small clients are topped up from the largest, and a line on stderr says so.
     """
     dense, sizes = _classes(labels, clients)
-    _check_alpha(alpha, positive=True)
-    if minimum * clients > len(dense):
-        most = len(dense) // minimum
-        raise UserError(
-            f"--clients {clients}: lda gives each client at least {minimum} samples; "
-            f"at most {most} clients are possible with {len(dense)} training samples"
-        )
+    _check_lda(len(dense), clients, alpha, minimum)
     rng = _generator("lda", seed)
     return _deal(dense, over_clients(sizes, clients, alpha, minimum, rng), rng)
+
+
+def lda_released(labels: np.ndarray, clients: int, alpha: float, seed: int, minimum: int = 10) -> Rows:
+    """`lda` as FedSOL's released code draws it, number by number; the split of its tables has seed 19940817."""
+    dense, sizes = _classes(labels, clients)
+    _check_lda(len(dense), clients, alpha, minimum)
+    by_class = np.split(np.argsort(dense, kind="stable"), np.cumsum(sizes)[:-1])
+    state = np.random.RandomState(seed % 2**32)  # the generator of that code
+    for _ in range(ATTEMPTS):
+        parts = attempt(by_class, clients, alpha, state)
+        if min(map(len, parts), default=0) >= minimum:
+            return [np.sort(part) for part in parts]
+    raise UserError(
+        f"--alpha {alpha:g}: none of {ATTEMPTS} draws of lda-released gave each of {clients} clients {minimum} "
+        "samples; use a larger alpha, fewer clients or --partition lda"
+    )
 
 
 def dirichlet(labels: np.ndarray, clients: int, alpha: float, seed: int) -> Rows:
@@ -89,6 +100,7 @@ PARTITIONS: dict[str, Callable[..., Rows]] = {
     "iid": iid,
     "shards": shards,
     "lda": lda,
+    "lda-released": lda_released,
     "dirichlet": dirichlet,
     "natural": natural,
 }
@@ -102,8 +114,8 @@ def split(
         known = ", ".join(PARTITIONS)
         raise UserError(f"--partition {name}: unknown{near_miss(name, PARTITIONS)}; known partitions: {known}")
     if name != "natural":
-        options: dict[str, tuple[Any, ...]] = {"shards": (shards,), "lda": (alpha,), "dirichlet": (alpha,)}
-        return PARTITIONS[name](labels, clients, *options.get(name, ()), seed)
+        options: dict[str, tuple[Any, ...]] = {"iid": (), "shards": (shards,)}
+        return PARTITIONS[name](labels, clients, *options.get(name, (alpha,)), seed)
     if owner is None:
         raise UserError("--partition natural: these data have no clients of their own; use iid, shards, lda, dirichlet")
     return natural(owner)
@@ -141,6 +153,15 @@ def _classes(labels: np.ndarray, clients: int) -> tuple[np.ndarray, np.ndarray]:
         )
     _, dense, sizes = np.unique(np.asarray(labels), return_inverse=True, return_counts=True)
     return dense, sizes
+
+
+def _check_lda(samples: int, clients: int, alpha: float, minimum: int) -> None:
+    _check_alpha(alpha, positive=True)
+    if minimum * clients > samples:
+        raise UserError(
+            f"--clients {clients}: lda gives each client at least {minimum} samples; "
+            f"at most {samples // minimum} clients are possible with {samples} training samples"
+        )
 
 
 def _check_alpha(alpha: float, positive: bool) -> None:

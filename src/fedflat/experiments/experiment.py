@@ -25,7 +25,7 @@ class Setting:
     """Data set: digits, a prepared one (fedflat data list), folder:PATH, npz:PATH or parquet:PATH."""
     model: Any = "auto"
     """Architecture (docs/models.md), or auto for the one that suits the data set."""
-    partition: Literal["auto", "iid", "shards", "lda", "dirichlet", "natural"] = "auto"
+    partition: Literal["auto", "iid", "shards", "lda", "lda-released", "dirichlet", "natural"] = "auto"
     """How samples are dealt to clients; auto is natural where the data name their clients, else dirichlet."""
     clients: Count = 20
     """Number of clients (given by the data for natural clients)."""

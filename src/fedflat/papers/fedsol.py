@@ -73,8 +73,15 @@ def _released_plain(cell: Cell) -> dict[str, Any] | None:
     return change | PLAIN if change and _plain(cell) else None
 
 
+def _released_split(cell: Cell) -> dict[str, Any] | None:
+    """The very split of the released code."""
+    lda = cell.setting["partition"] == "lda"
+    return {"partition": "lda-released", "partition_seed": 19940817} if lda else None
+
+
 VARIANTS: dict[str, Change] = {
     "released": lambda cell: RELEASED.get(cell.words[-1]),
+    "released-split": _released_split,
     "uniform": lambda cell: {"weights": "uniform"},
     "no-cutout": _plain,
     "released-no-cutout": _released_plain,

@@ -23,6 +23,7 @@ UNUSED = {  # settings that a partition has no use for
     "auto": ("shards",),
     "dirichlet": ("shards",),
     "lda": ("shards",),
+    "lda-released": ("shards",),
     "shards": ("alpha",),
     "iid": ("alpha", "shards"),
     "natural": ("alpha", "shards", "clients", "partition_seed"),
