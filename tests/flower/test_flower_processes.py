@@ -97,7 +97,7 @@ def simulated(out: Path, experiment: ff.Experiment, missing: dict[int, set[int]]
 
 def notes(out: Path, round: int) -> dict[int, tuple[bool, str]]:
     rows: list[dict[str, Any]] = [json.loads(line) for line in (out / "clients.jsonl").read_text().splitlines()]
-    return {row["client"]: (row["accepted"], row["note"]) for row in rows if row["round"] == round}
+    return {row["client"]: (row["accepted"], row["note"]) for row in rows if row.get("round") == round}
 
 
 def test_a_client_that_raises(story: Path) -> None:

@@ -1,4 +1,4 @@
-"""Servers and nodes that stop and come back, nodes that are not there and nodes of no use."""
+"""Servers and nodes that stop and come back, and what nodes remember."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from flwr.app import Message, RecordDict
-from loopback import EXPERIMENT, Crash, Loopback, assert_same, federate, server_state, simulate
+from loopback import Crash, Loopback, assert_same, federate, server_state, simulate
 from test_flower_replies import CLIENT, STATEFUL, in_one_round, rows
 
 import fedflat as ff
 from fedflat.engine.folder import RunFolder
 from fedflat.flower import errand
+from fedflat.flower.keep import Kept
 
 
 @pytest.mark.parametrize("method", [ff.SCAFFOLD(), ff.FedSMOO(), ff.NaiveFedGloSS(), ff.FedSOL()], ids=str)
@@ -102,79 +104,11 @@ def test_a_node_that_restarts_within_a_round_is_asked_again(tmp_path: Path, monk
     assert all(row["accepted"] and not row["note"] for row in rows(tmp_path / "run"))
 
 
-def test_a_client_that_is_not_there_is_replaced(tmp_path: Path) -> None:
-    grid = Loopback(EXPERIMENT)
-    del grid.since[100 + CLIENT]
-    federate(grid, EXPERIMENT, tmp_path / "run")
-    taking_part = [{row["client"] for row in rows(tmp_path / "run") if row["round"] == r} for r in (1, 2, 3)]
-    assert taking_part == [set(range(4)) - {CLIENT}] * 3
-
-
-def test_a_round_waits_for_nodes_but_not_for_ever(tmp_path: Path) -> None:
-    grid = Loopback(EXPERIMENT)
-    grid.since.clear()
-    with pytest.raises(ff.UserError, match="round 1: 0 good replies, 1 are needed"):
-        federate(grid, EXPERIMENT, tmp_path / "run", round_timeout=0.2)
-
-
-def test_nodes_that_are_of_no_use_take_no_part(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    grid = Loopback(EXPERIMENT)
-    grid.contexts[100].node_config = {"partition-id": 9}
-    grid.contexts[101].node_config = {}
-    federate(grid, EXPERIMENT, tmp_path / "run")
-    said = [record.getMessage() for record in caplog.records if "takes no part" in record.getMessage()]
-    assert "partition-id=9: must be a client number below 4" in said[0]
-    assert "partition-id=None" in said[1]
-    assert {row["client"] for row in rows(tmp_path / "run")} == {2, 3}
-
-
-def test_a_node_that_is_slow_to_say_who_it_is_is_asked_again(tmp_path: Path) -> None:
-    """One that answers that it cannot take part is not."""
-    experiment, asked = dataclasses.replace(EXPERIMENT, cohort=4), []
-
-    def ask(message: Message) -> Message | None:
-        node, hello = message.metadata.dst_node_id, message.metadata.message_type == "query"
-        asked.extend([node] if hello else [])
-        return None if hello and node == 100 and asked.count(100) == 1 else reply(message)
-
-    grid = Loopback(experiment)
-    grid.contexts[101].node_config = {}
-    reply, grid._reply = grid._reply, ask  # type: ignore[method-assign]
-    federate(grid, experiment, tmp_path / "run", round_timeout=0.5)
-    assert (asked.count(100), asked.count(101)) == (2, 1)
-    assert {row["round"] for row in rows(tmp_path / "run") if row["client"] == 0} == {2, 3}
-
-
-@pytest.mark.parametrize("examples", [float("inf"), float("nan"), 7.5, -1, 0])
-def test_a_hello_that_is_nonsense(examples: float, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    def lie(message: Message) -> Message | None:
-        answer = reply(message)
-        if message.metadata.message_type == "query" and message.metadata.dst_node_id == 100:
-            answer.content["facts"]["examples"] = examples
-        return answer
-
-    grid = Loopback(EXPERIMENT)
-    reply, grid._reply = grid._reply, lie  # type: ignore[method-assign]
-    federate(grid, EXPERIMENT, tmp_path / "run")
-    assert any(record.getMessage().startswith("node 100: takes no part: it ") for record in caplog.records)
-    assert {row["client"] for row in rows(tmp_path / "run")} == {1, 2, 3}
-
-
-def test_two_nodes_that_claim_to_be_one_client(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The newer one counts, as after a move to another machine; but it is said and written down."""
-    grid = Loopback(EXPERIMENT)
-    grid.contexts[103].node_config = {"partition-id": 0}
-    federate(grid, EXPERIMENT, tmp_path / "run")
-    note = "node 103 takes the place of node 100, which is still connected"
-    assert rows(tmp_path / "run")[0] == {"client": 0, "note": note}
-    assert [r.levelname for r in caplog.records if r.getMessage() == f"client 0: {note}"] == ["WARNING"]
-
-
-def test_a_node_that_restarts_is_no_second_one(tmp_path: Path) -> None:
-    def restart(client: int, reply: Message) -> Message:
-        grid.since[100] = "second"
-        return reply
-
-    grid = Loopback(EXPERIMENT, restart)
-    federate(grid, EXPERIMENT, tmp_path / "run")
-    assert all("round" in row for row in rows(tmp_path / "run"))
+def test_a_node_goes_on_from_the_newer_state_in_a_shared_folder(tmp_path: Path) -> None:
+    one, other = RecordDict(), RecordDict()
+    states = [{"c": torch.full((2,), float(turn))} for turn in range(3)]
+    Kept(one, tmp_path, "run", 0, 1).store(-1, {}, 0, states[0])
+    Kept(other, tmp_path, "run", 0, 1).store(0, states[0], 1, states[1])
+    found, lost = Kept(one, tmp_path, "run", 0, 1).begin(1, states[2])
+    assert not lost
+    assert torch.equal(found["c"], states[1]["c"])

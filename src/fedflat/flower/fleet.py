@@ -23,7 +23,10 @@ class Fleet:
     def __init__(self, grid: Grid, counts: list[int], timeout: float, journal: Journal) -> None:
         self.grid, self.counts, self.timeout, self.journal = grid, counts, timeout, journal
         self.nodes: dict[int, int] = {}  # client → node
-        self._known: dict[int, str] = {}  # node that has said who it is → when it was last activated
+        self._known: dict[int, str] = {}  # node that has answered → when it was last activated
+        self._claims: dict[
+            int, int
+        ] = {}  # node → the client it says it is, be there a newer node of that client or not
 
     def name(self, client: int) -> str:
         """A client and its node, for messages."""
@@ -40,30 +43,44 @@ class Fleet:
             self.look(hello)
 
     def look(self, hello: RecordDict) -> None:
-        """Ask nodes that are new, were started again or have not answered, which client they are; forget who left."""
+        """Forget who left or was started again; ask who has not answered since then, or claims a client without a node.
+
+        A node that answered that it cannot take part is not asked again.
+        """
         now = online(self.grid)
-        self.nodes = {client: node for client, node in self.nodes.items() if node in now}
-        new = [node for node, since in now.items() if self._known.get(node) != since]
+        self.nodes = {client: node for client, node in self.nodes.items() if self._known.get(node) == now.get(node)}
+        spare = [node for node, client in self._claims.items() if client not in self.nodes]
+        new = [node for node, since in now.items() if self._known.get(node) != since or node in spare]
         errand = Errand(self.grid, dict.fromkeys(new, hello), MessageType.QUERY, "hello", min(HELLO, self.timeout))
         found = errand.run()
         self._known = {node: since for node, since in now.items() if node not in new or node in errand.answered}
+        self._claims = {node: client for node, client in self._claims.items() if node in now and node not in new}
         for node, content in found.replies.items():
             self._admit(node, content)
         for node, reason in found.failures.items():
-            self.journal.say(f"node {node}: takes no part: {reason}")
+            self.journal.turn_away(node, reason)
+
+    def _facts(self, content: RecordDict) -> Facts:
+        """What a node says of itself; raises ValueError or KeyError where that is nonsense."""
+        facts = Facts.read(content["facts"])
+        if facts.client >= len(self.counts):
+            raise ValueError(f"it says it is client {facts.client}, there are {len(self.counts)}")
+        return facts
 
     def _admit(self, node: int, content: RecordDict) -> None:
-        """Take a node's word for which client it is; the newest node of a client counts."""
+        """Take a node's word for which client it is; of two nodes of one client the one activated last counts."""
         try:
-            facts = Facts.read(content["facts"])
-            self.counts[facts.client] = facts.examples
-        except (KeyError, ValueError, IndexError) as error:
-            self.journal.say(f"node {node}: takes no part: {error}")
+            facts = self._facts(content)
+        except (KeyError, ValueError) as error:
+            self.journal.turn_away(node, str(error))
             return
-        if self.nodes.get(facts.client, node) != node:
-            self.journal.replace(facts.client, self.nodes[facts.client], node)
-        self.nodes[facts.client] = node
-        self.journal.say(f"{self.name(facts.client)}: connected, {facts.examples} examples")
+        self._claims[node] = client = facts.client
+        older, newer = sorted((self.nodes.get(client, node), node), key=self._known.__getitem__)
+        if older != newer:
+            self.journal.replace(client, older, newer)
+        if newer == node:
+            self.nodes[client], self.counts[client] = node, facts.examples
+            self.journal.say(f"{self.name(client)}: connected, {facts.examples} examples")
 
     def send(self, contents: Mapping[int, RecordDict], group: str) -> Answers:
         """Let these clients train; the answers are by client."""

@@ -30,6 +30,11 @@ class Journal:
         self._append({"client": client, "note": note})
         self.log.warning("client %s: %s", client, note)
 
+    def turn_away(self, node: int, reason: str) -> None:
+        """A node that did not say which client it is, or cannot be one."""
+        self._append({"node": node, "note": f"takes no part: {reason}"})
+        self.log.warning("node %s: takes no part: %s", node, reason)
+
     def write(self, job: Job, client: int, name: str, accepted: bool, note: str) -> None:
         """What became of one client's part in an exchange."""
         row = {"round": job.round + 1, "exchange": job.exchange, "client": client, "accepted": accepted, "note": note}

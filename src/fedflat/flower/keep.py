@@ -21,6 +21,7 @@ Named = dict[str, Tensor]
 class Kept:
     """A client's states in the node's context and, where the node names a folder, in a file there.
 
+    Another node may have stood for the client meanwhile and left newer states in a folder that they share.
     A server that dies goes back by one round, so what a round's turns began with is kept: `turns` states and one more.
     """
 
@@ -29,7 +30,7 @@ class Kept:
         self.path = folder / f"client-{client}-{run}.safetensors" if folder else None
         names = [name for name in context.array_records if name.startswith(self.prefix)]
         remembered = {int(name.removeprefix(self.prefix)): tensors(context.array_records[name]) for name in names}
-        self.states = remembered or self._read()
+        self.states = remembered | self._read()
 
     def begin(self, accepted: int, initial: Named) -> tuple[Named, bool]:
         """The state to train from, and whether the one that the server counts on is gone."""

@@ -1,0 +1,155 @@
+"""Who is there: nodes that are missing, of no use, slow to answer, or two of one client."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from flwr.app import Message, RecordDict
+from loopback import EXPERIMENT, Loopback, federate
+from test_flower_replies import CLIENT, STATEFUL, rows
+
+import fedflat as ff
+from fedflat.flower.fleet import Fleet
+from fedflat.flower.journal import Journal
+from fedflat.flower.order import Order
+
+
+def fleet_of(grid: Loopback, folder: Path) -> tuple[Fleet, RecordDict]:
+    """A server that only looks who is there, and what it asks them."""
+    order = Order(
+        run="run", seed=0, round=0, exchange=0, turn=0, accepted=-1, population=len(grid.contexts), classes=10,
+        names=[], shape=[1, 8, 8], mean=[0.0], std=[1.0],
+    )  # fmt: skip
+    fleet = Fleet(grid, [0] * len(grid.contexts), 5.0, Journal(folder / "clients.jsonl", "run"))  # type: ignore[arg-type]
+    return fleet, RecordDict({"order": order.record()})
+
+
+def test_a_client_that_is_not_there_is_replaced(tmp_path: Path) -> None:
+    grid = Loopback(EXPERIMENT)
+    del grid.since[100 + CLIENT]
+    federate(grid, EXPERIMENT, tmp_path / "run")
+    taking_part = [{row["client"] for row in rows(tmp_path / "run") if row["round"] == r} for r in (1, 2, 3)]
+    assert taking_part == [set(range(4)) - {CLIENT}] * 3
+
+
+def test_a_round_waits_for_nodes_but_not_for_ever(tmp_path: Path) -> None:
+    grid = Loopback(EXPERIMENT)
+    grid.since.clear()
+    with pytest.raises(ff.UserError, match="round 1: 0 good replies, 1 are needed"):
+        federate(grid, EXPERIMENT, tmp_path / "run", round_timeout=0.2)
+
+
+def test_nodes_that_are_of_no_use_take_no_part(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """They are warned of and written down once, not in every round."""
+    grid = Loopback(EXPERIMENT)
+    grid.contexts[100].node_config = {"partition-id": 9}
+    grid.contexts[101].node_config = {}
+    federate(grid, EXPERIMENT, tmp_path / "run")
+    first, second, *others = rows(tmp_path / "run")
+    assert (first["node"], second["node"]) == (100, 101)
+    assert "takes no part: UserError: --node-config partition-id=9: must be a client number below 4" in first["note"]
+    assert "partition-id=None" in second["note"]
+    assert {row["client"] for row in others} == {2, 3}
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert [f"node {row['node']}: {row['note']}" for row in (first, second)] == warnings
+
+
+def test_a_node_that_is_slow_to_say_who_it_is_is_asked_again(tmp_path: Path) -> None:
+    """One that answers that it cannot take part is not."""
+    experiment, asked = dataclasses.replace(EXPERIMENT, cohort=4), []
+
+    def ask(message: Message) -> Message | None:
+        node, hello = message.metadata.dst_node_id, message.metadata.message_type == "query"
+        asked.extend([node] if hello else [])
+        return None if hello and node == 100 and asked.count(100) == 1 else reply(message)
+
+    grid = Loopback(experiment)
+    grid.contexts[101].node_config = {}
+    reply, grid._reply = grid._reply, ask  # type: ignore[method-assign]
+    federate(grid, experiment, tmp_path / "run", round_timeout=0.5)
+    assert (asked.count(100), asked.count(101)) == (2, 1)
+    assert {row["round"] for row in rows(tmp_path / "run") if row.get("client") == 0} == {2, 3}
+
+
+@pytest.mark.parametrize("examples", [float("inf"), float("nan"), 7.5, -1, 0])
+def test_a_hello_that_is_nonsense(examples: float, tmp_path: Path) -> None:
+    def lie(message: Message) -> Message | None:
+        answer = reply(message)
+        if message.metadata.message_type == "query" and message.metadata.dst_node_id == 100:
+            answer.content["facts"]["examples"] = examples
+        return answer
+
+    grid = Loopback(EXPERIMENT)
+    reply, grid._reply = grid._reply, lie  # type: ignore[method-assign]
+    federate(grid, EXPERIMENT, tmp_path / "run")
+    turned_away, *others = rows(tmp_path / "run")
+    assert turned_away["node"] == 100
+    assert turned_away["note"].startswith("takes no part: it ")
+    assert {row["client"] for row in others} == {1, 2, 3}
+
+
+@pytest.mark.parametrize(("since", "newer"), [("second", 100), ("first", 103)])
+def test_two_nodes_that_claim_to_be_one_client(
+    since: str, newer: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The newer one counts, as after a move to another machine; but it is said and written down."""
+    grid = Loopback(EXPERIMENT)
+    grid.contexts[103].node_config = {"partition-id": 0}
+    grid.since[100] = since
+    federate(grid, EXPERIMENT, tmp_path / "run")
+    note = f"node {newer} takes the place of node {203 - newer}, which is still connected"
+    assert rows(tmp_path / "run")[0] == {"client": 0, "note": note}
+    assert [r.levelname for r in caplog.records if r.getMessage() == f"client 0: {note}"] == ["WARNING"]
+    assert any(r.getMessage().startswith(f"client 0 (node {newer}): connected") for r in caplog.records)
+
+
+def test_an_older_node_that_answers_later_does_not_count(tmp_path: Path) -> None:
+    grid = Loopback(EXPERIMENT)
+    fleet, hello = fleet_of(grid, tmp_path)
+    grid.contexts[101].node_config = {"partition-id": 0}
+    grid.since = {100: "second"}
+    fleet.look(hello)
+    grid.since[101] = "first"
+    fleet.look(hello)
+    assert fleet.nodes == {0: 100}
+    assert [row["note"] for row in rows(tmp_path)] == ["node 100 takes the place of node 101, which is still connected"]
+
+
+def test_when_the_newer_node_leaves_the_older_one_counts_again(tmp_path: Path) -> None:
+    """And goes on from the state that the other left in their folder."""
+    grid = Loopback(STATEFUL, state=str(tmp_path / "states"))
+    grid.since[103], grid.contexts[103].node_config["partition-id"] = "second", 0
+    taking_part: list[int] = []
+
+    def leave(client: int, reply: Message) -> Message:
+        taking_part.extend([reply.metadata.src_node_id] if client == 0 else [])
+        if reply.metadata.group_id == "2":
+            grid.since.pop(103, None)
+        return reply
+
+    grid.change = leave
+    federate(grid, STATEFUL, tmp_path / "run")
+    assert taking_part == [103, 103, 100, 100]
+    assert not any("gone" in row["note"] for row in rows(tmp_path / "run"))
+
+
+def test_a_node_that_comes_back_as_another_client(tmp_path: Path) -> None:
+    grid = Loopback(EXPERIMENT)
+    fleet, hello = fleet_of(grid, tmp_path)
+    del grid.since[101]
+    fleet.look(hello)
+    grid.since[100], grid.contexts[100].node_config = "second", {"partition-id": 1}
+    fleet.look(hello)
+    assert fleet.nodes == {1: 100, 2: 102, 3: 103}
+
+
+def test_a_node_that_restarts_is_no_second_one(tmp_path: Path) -> None:
+    def restart(client: int, reply: Message) -> Message:
+        grid.since[100] = "second"
+        return reply
+
+    grid = Loopback(EXPERIMENT, restart)
+    federate(grid, EXPERIMENT, tmp_path / "run")
+    assert all("round" in row for row in rows(tmp_path / "run"))
