@@ -37,6 +37,27 @@ def test_a_server_that_dies_continues_with_the_same_model(
     assert_same(federate(grid, experiment, tmp_path / "run"), simulate(experiment))
 
 
+@pytest.mark.parametrize("change", ["engine", "folder"])
+def test_clients_know_a_run_that_continues_otherwise(change: str, tmp_path: Path, crash_in_round: Any) -> None:
+    """With another engine, which does not matter here, or in a folder that was moved."""
+    grid, out = Loopback(STATEFUL, state=str(tmp_path / "states")), tmp_path / "run"
+    crash_in_round(3)
+    with pytest.raises(Crash):
+        federate(grid, STATEFUL, out)
+    out = out.rename(tmp_path / "moved") if change == "folder" else out
+    experiment = dataclasses.replace(STATEFUL, engine="sequential") if change == "engine" else STATEFUL
+    assert_same(federate(grid, experiment, out), simulate(STATEFUL))
+    assert not any("gone" in row["note"] for row in rows(out))
+
+
+def test_another_run_has_another_name(tmp_path: Path) -> None:
+    """Else its clients would begin with the states of the first one."""
+    experiment, grid = dataclasses.replace(STATEFUL, rounds=1), Loopback(STATEFUL, state=str(tmp_path / "states"))
+    for name in ("one", "two"):
+        federate(grid, experiment, tmp_path / name)
+    assert len(list((tmp_path / "states").iterdir())) == 2 * STATEFUL.cohort
+
+
 def test_there_is_a_checkpoint_after_every_round_however_long_it_takes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import secrets
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import torch
 from flwr.serverapp import Grid
 from torch import Tensor
 
-from fedflat.engine.folder import RunFolder
+from fedflat.engine.folder import RunFolder, write_atomically
 from fedflat.engine.rounds import Trial
 from fedflat.engine.state import ClientStore, pack
 from fedflat.experiments.assemble import Assembly, assemble, dataset_of
@@ -39,7 +38,7 @@ def serve(experiment: Experiment, federation: Federation, grid: Grid) -> Result:
     assembly, path = reception(experiment), Path(federation.out)
     folder = RunFolder(path, dump(experiment), resume=True)
     try:
-        journal = Journal(path / "clients.jsonl", _name(path, experiment))
+        journal = Journal(path / "clients.jsonl", _name(path / "checkpoint" / "name"))
         fleet = Fleet(grid, assembly.feed.counts, federation.round_timeout, journal)
         engine = Remote(experiment, federation, assembly, fleet, journal)
         training = Training(experiment, assembly, folder, engine, [Sealed(experiment, assembly)])
@@ -90,9 +89,11 @@ def reception(experiment: Experiment) -> Assembly:
     return assemble(experiment, dataset, [np.empty(0, np.int64)] * population)
 
 
-def _name(path: Path, experiment: Experiment) -> str:
-    """The same for a run that continues, another for any other."""
-    return f"{zlib.crc32(f'{path.resolve()} {dump(experiment)}'.encode()):08x}"
+def _name(path: Path) -> str:
+    """Drawn once and kept beside the checkpoint: a run goes on under it with another engine or in another place."""
+    if not path.exists():
+        write_atomically(path, f"{secrets.randbits(64):016x}")
+    return path.read_text(encoding="utf-8")
 
 
 def _line(round: int, rows: list[dict[str, Any]]) -> str:
