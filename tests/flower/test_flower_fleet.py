@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from flwr.app import Message, RecordDict
 from loopback import EXPERIMENT, Loopback, federate
@@ -39,6 +41,25 @@ def test_a_round_waits_for_nodes_but_not_for_ever(tmp_path: Path) -> None:
     grid.since.clear()
     with pytest.raises(ff.UserError, match="round 1: 0 good replies, 1 are needed"):
         federate(grid, EXPERIMENT, tmp_path / "run", round_timeout=0.2)
+
+
+UNREACHABLE = {
+    "nodes": ({"min_nodes": 5}, "federation.min_nodes 5: must be at most the number of clients, 4"),
+    "replies": ({"min_replies": 4}, "federation.min_replies 4: must be at most the cohort, 3"),
+}
+
+
+@pytest.mark.parametrize(("options", "said"), UNREACHABLE.values(), ids=UNREACHABLE)
+@pytest.mark.parametrize("partition", ["dirichlet", "natural"])
+def test_more_than_there_can_be_is_not_waited_for(partition: Any, options: Any, said: str, tmp_path: Path) -> None:
+    x, y = np.zeros((8, 1, 8, 8), np.uint8), np.arange(8) % 2
+    np.savez(tmp_path / "own.npz", x=x, y=y, x_test=x, y_test=y, client=np.arange(8) % 4)
+    changes = {"dataset": f"npz:{tmp_path / 'own.npz'}", "clients": 20} if partition == "natural" else {}
+    grid, experiment = Loopback(EXPERIMENT), dataclasses.replace(EXPERIMENT, partition=partition, **changes)
+    with pytest.raises(ff.UserError, match=said):
+        federate(grid, experiment, tmp_path / "run", round_timeout=0.1, **options)
+    assert grid.sent == 0
+    assert not (tmp_path / "run").exists()
 
 
 def test_nodes_that_are_of_no_use_take_no_part(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

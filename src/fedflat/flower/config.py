@@ -84,6 +84,14 @@ def from_run_config(flat: Mapping[str, Value]) -> tuple[Experiment, Federation]:
     return experiment, own
 
 
+def check_reachable(own: Federation, cohort: int, clients: int) -> None:
+    """Refuse to wait for nodes or replies of which there can never be so many."""
+    if own.min_nodes > clients:
+        raise UserError(f"federation.min_nodes {own.min_nodes}: must be at most the number of clients, {clients}")
+    if own.min_replies > cohort:
+        raise UserError(f"federation.min_replies {own.min_replies}: must be at most the cohort, {cohort}")
+
+
 def _check_secure(experiment: Experiment, own: Federation) -> None:
     """A mean of one reply is that reply, and there is one mean only."""
     if experiment.weights != "uniform":

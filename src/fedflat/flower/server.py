@@ -21,7 +21,7 @@ from fedflat.experiments.config import dump
 from fedflat.experiments.experiment import Experiment
 from fedflat.experiments.result import Result
 from fedflat.experiments.training import Training
-from fedflat.flower.config import Federation
+from fedflat.flower.config import Federation, check_reachable
 from fedflat.flower.fleet import Fleet
 from fedflat.flower.journal import Journal
 from fedflat.flower.remote import Remote, Seen
@@ -36,6 +36,7 @@ def serve(experiment: Experiment, federation: Federation, grid: Grid) -> Result:
     """
     experiment = dataclasses.replace(experiment, checkpoint_every=1)
     assembly, path = reception(experiment), Path(federation.out)
+    check_reachable(federation, experiment.cohort, len(assembly.parts))
     folder = RunFolder(path, dump(experiment), resume=True)
     try:
         journal = Journal(path / "clients.jsonl", _name(path / "checkpoint" / "name"))
