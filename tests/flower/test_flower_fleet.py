@@ -77,6 +77,20 @@ def test_nodes_that_are_of_no_use_take_no_part(tmp_path: Path, caplog: pytest.Lo
     assert [f"node {row['node']}: {row['note']}" for row in (first, second)] == warnings
 
 
+@pytest.mark.parametrize("name", ["notes.txt", "notes.txt/states"])
+def test_a_folder_for_states_that_is_none_is_noticed_at_the_door(name: str, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    grid = Loopback(STATEFUL, state=str(tmp_path / "states"))
+    grid.contexts[101].node_config["state"] = str(tmp_path / name)
+    federate(grid, STATEFUL, tmp_path / "run")
+    turned_away, *others = rows(tmp_path / "run")
+    assert turned_away["node"] == 101
+    said = f"UserError: --node-config state={tmp_path / name}: must be a folder that can be written"
+    assert turned_away["note"].startswith(f"takes no part: {said} (")
+    assert {row["client"] for row in others} == {0, 2, 3}
+    assert all(row["accepted"] for row in others)
+
+
 def test_a_node_that_is_slow_to_say_who_it_is_is_asked_again(tmp_path: Path) -> None:
     """One that answers that it cannot take part is not."""
     experiment, asked = dataclasses.replace(EXPERIMENT, cohort=4), []

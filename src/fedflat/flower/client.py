@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +19,7 @@ from fedflat.errors import UserError
 from fedflat.experiments.assemble import Assembly, assemble
 from fedflat.experiments.experiment import Experiment
 from fedflat.flower.classes import renumbered
-from fedflat.flower.keep import Kept
+from fedflat.flower.keep import Kept, check_folder, folder_of
 from fedflat.flower.order import Facts, Order
 from fedflat.flower.secure import closed, opened
 from fedflat.flower.wire import record, state
@@ -71,6 +70,8 @@ def _agreed(source: str, order: Order) -> Dataset:
 
 def greet(experiment: Experiment, message: Message, context: Context) -> Message:
     """Answer which client this is and how much it holds."""
+    if folder := folder_of(context.node_config):
+        check_folder(folder)
     node = prepare(experiment, context.node_config, Order.read(message.content["order"]))
     facts = Facts(client=node.client, examples=node.examples)
     return Message(RecordDict({"facts": facts.record()}), reply_to=message)
@@ -92,9 +93,9 @@ def answer(experiment: Experiment, content: RecordDict, context: Context) -> Rec
     """The reply to the server's content, and the client's facts."""
     order = Order.read(content["order"])
     node = prepare(experiment, context.node_config, order)
-    method, folder = experiment.method, context.node_config.get("state")
+    method = experiment.method
     initial = method.init_client(node.start)
-    kept = Kept(context.state, Path(str(folder)) if folder else None, order.run, node.client, method.exchanges)
+    kept = Kept(context.state, folder_of(context.node_config), order.run, node.client, method.exchanges)
     before, lost = kept.begin(order.accepted, pack(initial))
     here = {name: tensor.to(node.start.device) for name, tensor in before.items()}
     reply, after = exchange(node, order, content["message"], unpack(initial, here))

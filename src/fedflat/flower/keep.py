@@ -7,15 +7,35 @@ of the server, and a node that restarts (with a folder for its states) all leave
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from flwr.app import RecordDict
 from torch import Tensor
 
 from fedflat.engine.checkpoint import load_tensors, save_tensors
+from fedflat.errors import UserError
 from fedflat.flower.wire import arrays, tensors
 
 Named = dict[str, Tensor]
+
+
+def folder_of(node: Mapping[str, Any]) -> Path | None:
+    """The folder for states that a node's configuration names, if any."""
+    return Path(str(node["state"])) if node.get("state") else None
+
+
+def check_folder(folder: Path) -> None:
+    """Make the folder and refuse one to which nothing can be written, before anyone trains in vain."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        reason = error.strerror or error
+        raise UserError(f"--node-config state={folder}: must be a folder that can be written ({reason})") from None
 
 
 class Kept:
