@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import grad
 
-from fedflat import controls
+import fedflat.controls as controls
 from fedflat.method import Cohort, Local, Method, Reply
 from fedflat.steps import effective_steps, mean_direction
 from fedflat.task import Batch, Task

@@ -131,7 +131,12 @@ def check_model(model: Any) -> None:
         if getattr(module, "running_mean", None) is not None:
             raise UserError(
                 f"--model: layer '{name}' ({type(module).__name__}) keeps running statistics, which clients cannot "
-                "average; use track_running_stats=False, GroupNorm or LayerNorm"
+                "average; use GroupNorm, LayerNorm or fedflat.models.layers.BatchNorm"
+            )
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            raise UserError(
+                f"--model: layer '{name}' ({type(module).__name__}) would take the padding of a batch for samples; "
+                "use fedflat.models.layers.BatchNorm, GroupNorm or LayerNorm"
             )
         if isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0:
             raise UserError(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +65,13 @@ def test_resume_refuses_other_data_and_other_models(tmp_path: Path) -> None:
         ff.run(experiment(), out=tmp_path / "run", watch=stop_at)
     changed = X[:90].copy()
     changed[3, 2] += 1
-    for other in (experiment(dataset=data(x=changed)), experiment(model=nn.Linear(5, 3))):
+    other_buffer = model()
+    other_buffer.register_buffer("more", torch.ones(1))
+    for other in (
+        experiment(dataset=data(x=changed)),
+        experiment(model=nn.Linear(5, 3)),
+        experiment(model=other_buffer),
+    ):
         with pytest.raises(ff.UserError, match="belongs to another configuration"):
             ff.run(other, out=tmp_path / "run", resume=True)
 
@@ -105,6 +113,16 @@ def frozen() -> nn.Module:
     return own
 
 
+class RandomFeatures(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 3)
+        self.register_buffer("features", torch.randn(5, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear((x @ self.features).relu())
+
+
 class TwoOutputs(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -125,6 +143,11 @@ REFUSED = [
     ({"model": lambda: None}, "--model: the function that builds it returned None, must return an nn.Module"),
     ({"model": nn.Linear}, "--model .*Linear.*: must be a name, an nn.Module or a function without arguments"),
     ({"model": WithRunningStatistics()}, "'norm' .BatchNorm1d. keeps running statistics"),
+    (
+        {"model": nn.Sequential(nn.Linear(5, 3), nn.BatchNorm1d(3, track_running_stats=False))},
+        "'1' .BatchNorm1d. would take the padding of a batch for samples; use fedflat.models.layers.BatchNorm",
+    ),
+    ({"model": RandomFeatures, "seeds": (0, 1)}, "--model: buffer 'features' is another for every seed"),
     ({"model": nn.Sequential(nn.Linear(5, 3), nn.Dropout(0.5))}, "global random state"),
     ({"method": ff.FedSOL()}, "has no parts `features` and `head`; use --perturb all"),
     ({"method": ff.FedSOL(rho=-1.0)}, "--rho -1.0: must be at least 0"),
@@ -185,3 +208,8 @@ def test_auto_means_the_engine_that_is_not_slower(engine: str, name: str, device
     shape = (1, 8, 8) if name == "digits-cnn" else (3, 32, 32)
     task = Task(ff.models.build(name, shape, 10))
     assert pick_engine(ff.Experiment(engine=engine), task, torch.device(device)) == chosen
+
+
+@pytest.mark.parametrize("name", ["wrappers", "privacy", "proximal"])
+def test_a_module_may_be_the_first_to_be_imported(name: str) -> None:
+    subprocess.run([sys.executable, "-c", f"import fedflat.{name}"], check=True)

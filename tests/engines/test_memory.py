@@ -9,6 +9,7 @@ from fedflat.engine.sequential import Sequential
 from fedflat.engine.state import ClientStore
 from fedflat.errors import UserError
 from fedflat.experiments.assemble import assemble
+from fedflat.models.layers import BatchNorm
 
 GB = 10**9
 
@@ -46,11 +47,19 @@ def test_activations_of_samples_that_are_no_images():
     assert activations(task, feed, w) >= 2 * 4 * 20
 
 
+class Normalised(torch.nn.Module):
+    takes_batch = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.last = BatchNorm(1), torch.nn.Linear(64, 10)
+
+    def forward(self, x, batch):
+        return self.last(self.norm(x, batch.mask).flatten(1))
+
+
 def test_models_that_normalise_over_the_batch_are_measured_too():
-    norm = torch.nn.BatchNorm1d(64, track_running_stats=False)
-    _, task, feed, w = parts(
-        fedflat.FedAvg(), model=torch.nn.Sequential(torch.nn.Flatten(), norm, torch.nn.Linear(64, 10))
-    )
+    _, task, feed, w = parts(fedflat.FedAvg(), model=Normalised())
     assert activations(task, feed, w) >= 2 * 4 * 2 * 64
 
 

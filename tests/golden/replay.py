@@ -108,6 +108,8 @@ def _seen(trial: Trial, recorder: Recorder, clients: int) -> dict[str, list[Tens
     """What happened in the round, under the files' names; with two exchanges a file may hold either's message."""
     messages = [_named("broadcast", message) for message in recorder.messages]
     server = _named("server", trial.server) | {"server.params": trial.server.params}
+    if hasattr(trial.server, "perturbed"):  # which FedGF keeps as the way there
+        server["server.perturbed"] = trial.server.perturbed
     states = server | _named("client", trial.clients.gather(range(clients))) | {"local.params": recorder.ends[-1]}
     first = {"exchange0.local.params": recorder.ends[0]} if len(recorder.ends) > 1 else {}
     once = {name: [value] for name, value in (states | first).items()}

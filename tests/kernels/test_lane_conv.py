@@ -18,6 +18,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from fedflat.kernels import LaneConv2d, conv2d, lanes, patches, use_lane_ops
 from fedflat.kernels.layers import LaneConvPool
 from fedflat.kernels.pool import spread_pool
+from fedflat.models import MODELS
 
 HOW = {
     "plain": ((1, 1), (0, 0), (1, 1), 1),
@@ -205,6 +206,32 @@ def test_on_a_gpu_results_and_strides_are_as_announced(how, dtype):
     got = gradients(conv2d, x, w, b, how)
     for a, e in zip(got, gradients(F.conv2d, x.double(), w.double(), b.double(), how), strict=True):
         assert (a - e).norm() / e.norm() < TOLERANCE[dtype]
+
+
+class Walked(nn.Module):
+    """Looks at what every layer gives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Conv2d(2, 3, 3), nn.ReLU(), nn.MaxPool2d(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        seen = [x := layer(x) for layer in self.layers]
+        return torch.cat([y.mean((2, 3)) for y in seen], 1)
+
+
+def test_layers_that_are_called_one_by_one_stay_apart() -> None:
+    torch.manual_seed(0)
+    model, x = Walked(), torch.randn(4, 2, 10, 10)
+    for whole in (model, nn.Sequential(model)):
+        torch.testing.assert_close(use_lane_ops(whole)(x), whole(x))
+
+
+@pytest.mark.parametrize("name", ["fedavg-cnn", "lenet-cnn", "digits-cnn", "pfl-cnn"])
+def test_our_models_are_pooled_in_one_layer(name: str) -> None:
+    model = use_lane_ops(MODELS[name]((3, 32, 32), 10))
+    assert any(type(module) is LaneConvPool for module in model.modules())
+    assert not any(type(module) is nn.MaxPool2d for module in model.modules())
 
 
 def test_layers_in_several_places() -> None:

@@ -134,7 +134,7 @@ def fedgf(rho: float, threshold: float, window: int) -> Numbers:
         c = float(np.mean(flags[-window:]))
         new = sum(p[k] * ends[k] for k in who)
         w, tilde = new, new + rho * u(w - new)
-    return {"server.params": w, "server.perturbed": tilde, "server.c": np.array(c)}
+    return {"server.params": w, "server.climb": tilde - w, "server.c": np.array(c)}
 
 
 def fedopt(

@@ -113,6 +113,14 @@ def test_fedgf_forgets_rounds_outside_the_window() -> None:
     assert seen[-1] == 0.0
 
 
+@pytest.mark.parametrize("wrapper", [ff.ServerMomentum, ff.ServerAdam])
+def test_fedgf_climbs_from_where_a_wrapper_put_the_model(wrapper: Any) -> None:
+    method = wrapper(inner=ff.FedGF(rho=0.1, threshold=0.0))
+    trial = quadratics.train(method, [[0, 1], [2, 0], [1, 2]])
+    message = method.broadcast(trial.server)
+    assert torch.dist(message.perturbed, message.params).item() == pytest.approx(0.1)
+
+
 def test_fedgloss_radius_of_clients_rises_to_its_value() -> None:
     method, trial, radii = ff.FedGloSS(rho=0.2, rho_local=0.1, warmup=4), None, []
     for _ in range(6):

@@ -67,11 +67,20 @@ def assemble(experiment: Experiment, dataset: Dataset | None = None, parts: list
     feed = Feed(dataset, parts, batch_size, experiment.local_epochs, _augment(experiment, dataset), device)
     models = [_model(experiment, dataset, seed) for seed in experiment.seeds]
     task = Task(models[0], set_precision(experiment.precision, device))
+    _check_buffers(models)
     task.model.to(device)  # for its buffers
     starts = [task.flatten(dict(model.named_parameters())).detach().to(device) for model in models]
     if not isinstance(experiment.model, str):
         check_fit(task, starts[0], _samples(feed), dataset.classes)
     return Assembly(dataset, parts, feed, task, starts)
+
+
+def _check_buffers(models: Sequence[nn.Module]) -> None:
+    """Refuse what the seeds cannot have in common."""
+    first, *others = (dict(model.named_buffers()) for model in models)
+    for name, value in first.items():
+        if not all(torch.equal(value, other[name]) for other in others):
+            raise UserError(f"--model: buffer '{name}' is another for every seed; draw only parameters at random")
 
 
 def _samples(feed: Feed) -> Batch:

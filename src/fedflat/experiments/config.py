@@ -63,7 +63,8 @@ def _own(value: Any) -> str:
         tensors = {name: v for name, v in fields.items() if isinstance(v, Tensor)}
         return f"own:{value.name}-{checksum(tensors):08x}"
     if isinstance(value, nn.Module):
-        return f"own:{type(value).__name__}-{checksum({n: p.detach().cpu() for n, p in value.named_parameters()}):08x}"
+        tensors = {name: t.detach().cpu() for name, t in [*value.named_parameters(), *value.named_buffers()]}
+        return f"own:{type(value).__name__}-{checksum(tensors):08x}"
     return f"own:{getattr(value, '__name__', type(value).__name__)}"
 
 

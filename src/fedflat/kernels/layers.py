@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
@@ -37,17 +38,27 @@ class LaneConvPool(LaneConv2d):
 def use_lane_ops(model: nn.Module) -> nn.Module:
     """A copy of `model` with every zero-padded nn.Conv2d made a LaneConv2d; parameters keep names and values.
 
-    In an nn.Sequential, a ReLU and a 2x2 max-pooling that follow are taken into a LaneConvPool. Subclasses of these
-    layers stay as they are, since they may compute something else.
+    In an nn.Sequential that is called as a whole, a ReLU and a 2x2 max-pooling that follow are taken into a
+    LaneConvPool. Subclasses of these layers stay as they are, since they may compute something else.
     """
     model = copy.deepcopy(model)
     for module in model.modules():
         if type(module) is nn.Conv2d and module.padding_mode == "zeros" and isinstance(module.padding, tuple):
             module.__class__ = LaneConv2d
     uses = Counter(id(module) for _, module in model.named_modules(remove_duplicate=False))
-    for sequence in (module for module in model.modules() if type(module) is nn.Sequential):
+    for sequence in _called_whole(model):
         _take_in_pooling(sequence, uses)
     return model
+
+
+def _called_whole(module: nn.Module) -> Iterator[nn.Sequential]:
+    """The sequences none of whose layers is called by itself, as other people's modules may do with theirs."""
+    if type(module) is nn.Sequential:
+        yield module
+    elif not type(module).__module__.startswith("fedflat.models."):
+        return
+    for child in module.children():
+        yield from _called_whole(child)
 
 
 def _take_in_pooling(sequence: nn.Sequential, uses: Counter[int]) -> None:

@@ -1,6 +1,6 @@
 """FedGF (Lee & Yoon, 2024, Algorithm 1): perturb towards the global ascent as far as clients diverge.
 
-down w, w̃, c | up w_k − w, ‖w_k − w‖ | client keeps – | server keeps w, w̃, c, flags, D
+down w, w̃, c | up w_k − w, ‖w_k − w‖ | client keeps – | server keeps w, w̃ − w, c, flags, D
 
 direction = ∇f(c w̃ + (1 − c)(w_k + ρ ∇f(w_k) / ‖∇f(w_k)‖))
 w̃ = w⁺ + ρ_g (w − w⁺) / ‖w − w⁺‖;  c = share of the last W rounds whose mean ‖w_k − w‖ exceeded T_D
@@ -22,10 +22,15 @@ from fedflat.vectors import norm, unit
 
 class Server(NamedTuple):
     params: Tensor
-    perturbed: Tensor
+    climb: Tensor  # w̃ − w, so that it stays with w where a wrapper moves that
     c: Tensor
     flags: Tensor  # of the last W rounds, oldest first: 1 diverged, 0 did not, −1 not yet played
     distance: Tensor
+
+    @property
+    def perturbed(self) -> Tensor:
+        """w̃."""
+        return self.params + self.climb
 
 
 class Message(NamedTuple):
@@ -64,7 +69,7 @@ class FedGF(Method):
     def init_server(self, params: Tensor) -> Server:
         """No round played: w̃ = w and c = 0."""
         zero = params.new_zeros(())
-        return Server(params, params.clone(), zero, params.new_full((self.window,), -1.0), zero.clone())
+        return Server(params, torch.zeros_like(params), zero, params.new_full((self.window,), -1.0), zero.clone())
 
     def broadcast(self, server: Server) -> Message:
         """The model, its perturbed twin and how much of it to use."""
@@ -85,6 +90,5 @@ class FedGF(Method):
         flags = torch.cat([server.flags[1:], (distance > self.threshold).to(distance.dtype)[None]])
         c = flags.clamp(min=0).sum() / (flags >= 0).sum()
         c = c if self.static_c is None else torch.full_like(c, self.static_c)
-        params = server.params + delta
         radius = self.rho if self.rho_global is None else self.rho_global
-        return Server(params, params - radius * unit(delta), c, flags, distance)
+        return Server(server.params + delta, -radius * unit(delta), c, flags, distance)

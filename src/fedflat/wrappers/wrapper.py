@@ -16,7 +16,6 @@ from torch import Tensor
 
 from fedflat.engine.state import tree_map
 from fedflat.method import Cohort, Local, Method
-from fedflat.methods.fedavg import FedAvg
 from fedflat.task import Batch, Task
 
 
@@ -32,11 +31,18 @@ def moved(server: Any, params: Tensor) -> Any:
     return server._replace(inner=moved(server.inner, params))
 
 
+def _fedavg() -> Method:
+    """Imported late: the methods' package has wrapped methods too."""
+    from fedflat.methods.fedavg import FedAvg
+
+    return FedAvg()
+
+
 @dataclass(frozen=True)
 class Wrapper(Method):
     """Leaves clients to the inner method; a wrapper adds its own tensors to the server and `settle`s each round."""
 
-    inner: Method = field(default_factory=FedAvg)
+    inner: Method = field(default_factory=_fedavg)
     """The method inside."""
 
     @property
