@@ -104,8 +104,8 @@ def test_a_folder_must_be_named(capsys: pytest.CaptureFixture[str]) -> None:
 CHANGES = {
     "unknown option": ({"federation.timeout": 5}, "unknown key 'federation.timeout'"),
     "near miss": ({"federation.round_timeot": 5}, "did you mean round_timeout?"),
-    "range": ({"federation.round_timeout": -5}, "--round-timeout -5: must be more than 0"),
-    "type": ({"federation.min_replies": "two"}, "--min-replies two: must be a whole number"),
+    "range": ({"federation.round_timeout": -5}, "federation.round_timeout -5: must be more than 0"),
+    "type": ({"federation.min_replies": "two"}, "federation.min_replies two: must be a whole number"),
     "experiment": ({"lr": 0}, "--lr 0: must be more than 0"),
     "secure": ({"federation.secure": True}, "--weights examples: must be uniform with federation.secure"),
 }

@@ -101,6 +101,14 @@ def test_probes_are_refused_before_anything_is_done(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+def test_a_folder_that_cannot_be_used_is_named_by_its_key(tmp_path: Path) -> None:
+    """flwr has no --out."""
+    (tmp_path / "result.json").write_text("{}")
+    with pytest.raises(ff.UserError) as refusal:
+        federate(Loopback(EXPERIMENT), EXPERIMENT, tmp_path)
+    assert str(refusal.value) == f"federation.out {tmp_path}: holds a complete run; choose another folder"
+
+
 def test_no_app_is_written_for_probes(tmp_path: Path) -> None:
     with pytest.raises(ff.UserError, match="--probes drift norm: local models are seen only where one process"):
         write_app(tmp_path / "app", dataclasses.replace(EXPERIMENT, probes=("drift", "norm")))

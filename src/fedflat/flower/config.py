@@ -7,13 +7,14 @@ Flower knows no lists and no null, so one seed stands for `seeds` and what is No
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from fedflat.errors import UserError, near_miss
 from fedflat.experiments.config import from_dict, to_dict
 from fedflat.experiments.experiment import Experiment
-from fedflat.options import Count, Positive, check
+from fedflat.options import Count, Positive, check, flag
 from fedflat.probes.lookout import refuse
 
 Value = bool | int | float | str
@@ -37,6 +38,19 @@ class Federation:
     """A reply whose length is more than this many times the model's is refused."""
     secure: bool = False
     """Let the server see the mean of the replies only (SecAgg+); needs weights = "uniform" and min_nodes > 1."""
+
+
+@contextmanager
+def keys_for_flags() -> Iterator[None]:
+    """Let refusals of the federation's own options name Flower's keys: federation.out for --out."""
+    keys = {flag(field.name): f"federation.{field.name}" for field in fields(Federation)}
+    try:
+        yield
+    except UserError as error:
+        option, space, rest = str(error).partition(" ")
+        if option not in keys:
+            raise
+        raise UserError(f"{keys[option]}{space}{rest}") from None
 
 
 def to_run_config(experiment: Experiment, federation: Federation) -> dict[str, Value]:
@@ -107,5 +121,6 @@ def _federation(own: Mapping[str, Value]) -> Federation:
         if key not in known:
             raise UserError(f"run config: unknown key 'federation.{key}'{near_miss(key, known)}")
     federation = Federation(**own)  # type: ignore[arg-type]
-    check(federation)
+    with keys_for_flags():
+        check(federation)
     return federation

@@ -21,7 +21,7 @@ from fedflat.experiments.config import dump
 from fedflat.experiments.experiment import Experiment
 from fedflat.experiments.result import Result
 from fedflat.experiments.training import Training
-from fedflat.flower.config import Federation, check_reachable
+from fedflat.flower.config import Federation, check_reachable, keys_for_flags
 from fedflat.flower.fleet import Fleet
 from fedflat.flower.journal import Journal
 from fedflat.flower.remote import Remote, Seen
@@ -29,6 +29,7 @@ from fedflat.privacy import describe, spent
 from fedflat.wrappers.private import seal
 
 
+@keys_for_flags()
 def serve(experiment: Experiment, federation: Federation, grid: Grid) -> Result:
     """Train until the last round, from the checkpoint in the run's folder where there is one.
 
