@@ -99,3 +99,26 @@ def test_a_rank_that_fails_takes_the_others_along(tmp_path: Path) -> None:
     assert said[0].count("\n") == said[1].count("\n") == 1, said
     assert "/nowhere.npz" in said[1]
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+IN_HASTE = """
+import datetime, sys
+from fedflat.cli import main
+from fedflat.engine import world
+world.MEETING = datetime.timedelta(seconds=5)
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_port_that_is_taken() -> None:
+    """By a stranger, who lets both tasks of a SLURM step connect and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as stranger:
+        port = stranger.getsockname()[1]
+        env = [slurm(rank, 2, SLURM_STEP_NUM_NODES="1", MASTER_PORT=str(port)) for rank in range(2)]
+        words = [sys.executable, "-c", IN_HASTE, "run", "fedavg", *SMALL, "--engine", "distributed"]
+        with launched(words, **env[0]) as first, launched(words, **env[1]) as second:
+            said = [process.communicate(timeout=120)[1] for process in (first, second)]
+    assert (first.returncode, second.returncode) == (2, 2), said
+    assert f"port {port} is in use on {socket.gethostname()}; set MASTER_PORT to a free one" in said[0]
+    assert f"the processes did not meet at 127.0.0.1:{port} in 5 s" in said[1]
+    assert said[0].count("\n") == said[1].count("\n") == 1, said

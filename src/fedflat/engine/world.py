@@ -12,10 +12,12 @@ import itertools
 import json
 import os
 import signal
+import socket
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -28,6 +30,7 @@ from fedflat.engine.lifeline import Lifeline, connect
 from fedflat.engine.place import Place, restarts
 from fedflat.errors import UserError
 
+MEETING = timedelta(minutes=5)  # for processes to find each other, which a launcher starts together
 PATIENCE = timedelta(minutes=30)  # for a rank that is alive and silent, as while rank 0 evaluates
 GRACE = 0.5  # seconds in which the lifeline may name who was lost, before this process ends for another reason
 VERDICT = 10.0  # the same after an operation failed, most likely because a rank is gone
@@ -153,4 +156,32 @@ def _store(place: Place) -> dist.Store:
     """Where processes find each other; torchrun keeps one, else rank 0 does."""
     kept = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     host = os.environ.get("MASTER_ADDR", place.host) if kept else place.host
-    return dist.TCPStore(host, place.port, place.size, is_master=place.leads and not kept, timeout=PATIENCE)
+    leads = place.leads and not kept
+    try:
+        store = _in_time(lambda: dist.TCPStore(host, place.port, place.size, is_master=leads, timeout=MEETING))
+    except (dist.DistError, TimeoutError) as error:
+        raise UserError(_apart(host, place.port, str(error))) from None
+    store.set_timeout(PATIENCE)
+    return store
+
+
+def _in_time(meet: Callable[[], dist.Store]) -> dist.Store:
+    """What `meet` returns or raises; TimeoutError where it waits for a stranger's answer, which torch does for ever."""
+    met = Future[dist.Store]()
+
+    def wait() -> None:
+        try:
+            met.set_result(meet())
+        except Exception as error:
+            met.set_exception(error)
+
+    threading.Thread(target=wait, daemon=True).start()
+    return met.result(MEETING.total_seconds())
+
+
+def _apart(host: str, port: int, error: str) -> str:
+    """Why processes did not meet."""
+    if "EADDRINUSE" in error:
+        return f"--engine distributed: port {port} is in use on {socket.gethostname()}; set MASTER_PORT to a free one"
+    seconds = f"{MEETING.total_seconds():.0f} s"
+    return f"--engine distributed: the processes did not meet at {host}:{port} in {seconds}; see what the others say"
