@@ -136,3 +136,17 @@ def test_while_the_report_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("fedflat.report.table.print_table", lambda *_: signal.raise_signal(signal.SIGINT))
     assert main(["run", "fedavg", *WORDS, "--out", str(tmp_path / "run")]) == 130
     assert f"training is complete; for the report: fedflat report {tmp_path / 'run'}" in capsys.readouterr().err
+
+
+def test_what_continues_keeps_the_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    words = ["compare", "fedavg", *WORDS, "--out", str(tmp_path / "both"), "--target", "0.35"]
+    with monkeypatch.context() as patch:
+        press(1, patch)
+        assert main(words) == 130
+    again = shlex.split(capsys.readouterr().err.rpartition("continue with: fedflat ")[2])
+    with monkeypatch.context() as patch:
+        patch.setattr("fedflat.report.table.print_table", lambda *_: signal.raise_signal(signal.SIGINT))
+        assert main(again) == 130
+    assert f"fedflat report {tmp_path / 'both' / 'fedavg'} --target 0.35\n" in capsys.readouterr().err
+    assert main(again) == 0
+    assert "rounds to 35%" in capsys.readouterr().out

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,18 +12,20 @@ from fedflat.errors import UserError
 
 
 @contextmanager
-def continuing(command: list[str], folders: list[Path], out: Path) -> Iterator[None]:
-    """Whatever stops `command`, which trains in `folders`, tells how to continue."""
+def continuing(command: list[str], folders: list[Path], out: Path, shown: Sequence[str] = ()) -> Iterator[None]:
+    """Whatever stops `command`, which trains in `folders` and reports with the flags `shown`, tells how to continue."""
+    again = [*command, *shown]
     try:
         yield
     except OtherRun as error:
-        raise UserError(f"{error}, or continue that one: {_again(command, error.path, out)}") from None
+        raise UserError(f"{error}, or continue that one: {_again(again, error.path, out)}") from None
     except KeyboardInterrupt:
         begun = [folder for folder in folders if (folder / "config.yaml").exists()]
         if all((folder / "result.json").exists() for folder in folders):
-            hint = f"training is complete; for the report: {shlex.join(['fedflat', 'report', *map(str, folders)])}"
+            report = ["fedflat", "report", *map(str, folders), *shown]
+            hint = f"training is complete; for the report: {shlex.join(report)}"
         else:
-            hint = f"continue with: {_again(command, begun[0], out)}" if begun else "nothing was written"
+            hint = f"continue with: {_again(again, begun[0], out)}" if begun else "nothing was written"
         raise KeyboardInterrupt(hint) from None
 
 

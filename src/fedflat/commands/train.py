@@ -80,9 +80,11 @@ def compare_command(words: list[str]) -> None:
     experiments = {name: _experiment(method, options.setting) for name, method in zip(names, methods, strict=True)}
     with output_folder(options.files, "compare", leads=True) as out:
         folders = {name: out / slug(name) for name in names}
-        with continuing(["compare", *names], list(folders.values()), out):
+        target = options.files.target
+        shown = [] if target == Comparison.target else ["--target", str(target)]
+        with continuing(["compare", *names], list(folders.values()), out, shown):
             results = _compared(experiments, folders, options.files.resume)
-            _show(results, list(folders.values()), out / "report.html", options.files.target)
+            _show(results, list(folders.values()), out / "report.html", target)
 
 
 def _compared(
