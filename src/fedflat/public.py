@@ -15,6 +15,7 @@ from fedflat.method import Cohort, Local, Message, Method, Reply, Server
 from fedflat.methods import *  # noqa: F403
 from fedflat.methods import METHODS
 from fedflat.options import settled
+from fedflat.personal.finished import load_model
 from fedflat.personal.measure import personalise
 from fedflat.task import Batch, Task
 
@@ -71,6 +72,7 @@ __all__ = [
     "Task",
     "UserError",
     "analyse",
+    "load_model",
     "personalise",
     "run",
     "write_report",

@@ -158,6 +158,7 @@ def _check_parameters(model: nn.Module) -> None:
 def check_fit(task: Task, w: Tensor, batch: Batch, classes: int) -> None:
     """Refuse a model that cannot take these samples, or does not give each a score for every class."""
     shape, count = "x".join(map(str, batch.x.shape[1:])), len(batch.x)
+    before = _random_state(w.device)
     try:
         with torch.no_grad():
             scores = task.logits(w, batch)
@@ -168,3 +169,12 @@ def check_fit(task: Task, w: Tensor, batch: Batch, classes: int) -> None:
         raise UserError(
             f"--model: gives {found} for {count} samples of {classes} classes, must be [{count}, {classes}]"
         )
+    if not torch.equal(before, _random_state(w.device)):
+        raise UserError(
+            "--model: its forward draws from the global random state, which would make results depend on the engine; "
+            "use fedflat.models.layers.Dropout"
+        )
+
+
+def _random_state(device: torch.device) -> Tensor:
+    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()

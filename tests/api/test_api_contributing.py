@@ -14,6 +14,7 @@ import torch
 import fedflat as ff
 from fedflat.cli import main
 from fedflat.commands.catalogue import describe
+from fedflat.flatness import Settings
 from fedflat.task import Batch, Task
 
 CONTRIBUTING = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text(encoding="utf-8")
@@ -43,6 +44,15 @@ def test_engines_agree(fedngd: type[ff.Method]) -> None:
     losses = [[row["loss"] for row in result.history] for result in results]
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
     assert losses[0][-1] < losses[0][0]
+
+
+def test_a_run_is_analysed_once_its_method_is_named(
+    fedngd: type[ff.Method], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ff.run(ff.Experiment(method=fedngd(), **SMALL), out=tmp_path / "run")
+    monkeypatch.setitem(ff.METHODS, "FedNGD", fedngd)
+    found = ff.analyse(tmp_path / "run", Settings(what=("lpf",), samples=50))
+    assert "lpf" in found.documents["run"]
 
 
 def test_one_line_makes_it_known(fedngd: type[ff.Method], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

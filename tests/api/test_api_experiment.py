@@ -113,6 +113,15 @@ def frozen() -> nn.Module:
     return own
 
 
+class Noisy(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(5, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(nn.functional.dropout(x, 0.5, self.training))
+
+
 class RandomFeatures(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -147,6 +156,7 @@ REFUSED = [
         {"model": nn.Sequential(nn.Linear(5, 3), nn.BatchNorm1d(3, track_running_stats=False))},
         "'1' .BatchNorm1d. would take the padding of a batch for samples; use fedflat.models.layers.BatchNorm",
     ),
+    ({"model": Noisy()}, "--model: its forward draws from the global random state"),
     ({"model": RandomFeatures, "seeds": (0, 1)}, "--model: buffer 'features' is another for every seed"),
     ({"model": nn.Sequential(nn.Linear(5, 3), nn.Dropout(0.5))}, "global random state"),
     ({"method": ff.FedSOL()}, "has no parts `features` and `head`; use --perturb all"),

@@ -29,6 +29,12 @@ def test_masked_batchnorm_equals_torch_on_the_unpadded_batch():
     torch.testing.assert_close(actual, expected)
 
 
+def test_masked_batchnorm_of_vectors_equals_torch():
+    ours, theirs = scrambled(BatchNorm(4)), scrambled(nn.BatchNorm1d(4, track_running_stats=False))
+    x, mask = torch.randn(6, 4, dtype=torch.float64), torch.tensor([True, False, True, True, False, True])
+    torch.testing.assert_close(ours(x, mask)[mask], theirs(x[mask]))
+
+
 def test_batchnorm_of_padding_only_stays_finite():
     x = torch.zeros(2, 4, 3, 3, requires_grad=True)
     layer = BatchNorm(4)

@@ -62,9 +62,9 @@ class GlobalPool(nn.Module):
 
 
 class BatchNorm(nn.Module):
-    """Normalise by the statistics of this batch, in training and at evaluation; no running averages.
+    """Normalise [B, channels, ...] by the statistics of this batch, in training and at evaluation; no running averages.
 
-    Over the N samples with mask m_n = 1 and all pixels p, per channel:
+    Over the N samples with mask m_n = 1 and all P pixels p (of vectors, 1), per channel:
     μ = Σ m_n x_np / (N P), σ² = Σ m_n (x_np − μ)² / (N P) (biased), y = γ (x − μ) / √(σ² + 1e-5) + β.
     """
 
@@ -74,15 +74,13 @@ class BatchNorm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(channels))
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        wide = _wide(x)
-        real = mask[:, None, None, None].to(wide.dtype)
-        share = real / (
-            real.sum().clamp(min=1) * x.shape[2] * x.shape[3]
-        )  # clamp: a batch of padding only stays finite
-        centred = wide - (wide * share).sum((0, 2, 3), keepdim=True)
-        variance = (centred.square() * share).sum((0, 2, 3), keepdim=True)
+        wide, others, ones = _wide(x), (0, *range(2, x.dim())), [1] * (x.dim() - 2)
+        real = mask.view(-1, 1, *ones).to(wide.dtype)
+        share = real / (real.sum().clamp(min=1) * x[0, 0].numel())  # clamp: a batch of padding only stays finite
+        centred = wide - (wide * share).sum(others, keepdim=True)
+        variance = (centred.square() * share).sum(others, keepdim=True)
         normal = (centred * torch.rsqrt(variance + 1e-5)).to(x.dtype)
-        return normal * self.weight[:, None, None] + self.bias[:, None, None]
+        return normal * self.weight.view(-1, *ones) + self.bias.view(-1, *ones)
 
 
 def _wide(x: Tensor) -> Tensor:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedflat.engine.checkpoint import check_origin, load_tensors
 from fedflat.engine.rounds import Trial, diverged
@@ -47,6 +48,23 @@ def read_run(folder: Path, experiment: Experiment | None = None) -> Finished:
             raise UserError(f"run {folder}: was a federation; what its clients remember is on their nodes")
         trial.unpack(own)
     return Finished(experiment, assembly, _finite(folder, trials))
+
+
+def load_model(run: str | Path, seed: int | None = None, experiment: Experiment | None = None) -> nn.Module:
+    """The trained model of a finished run, that of its first seed unless `seed` is given.
+
+    It takes normalised samples: (x / 255 − mean) / std with the data set's constants. `experiment` stands in where
+    data, model or method were Python objects.
+    """
+    finished = read_run(Path(run), experiment)
+    known = {trial.seed: trial for trial in finished.trials}
+    chosen = next(iter(known)) if seed is None else seed
+    if chosen not in known:
+        raise UserError(f"seed {seed}: run {run} has models of seeds {', '.join(map(str, known))}")
+    task = finished.assembly.task
+    model = copy.deepcopy(task.model)
+    model.load_state_dict(task.unflatten(known[chosen].server.params), strict=False)
+    return model.cpu().eval()
 
 
 def _finite(folder: Path, trials: list[Trial]) -> list[Trial]:
