@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from loopback import EXPERIMENT, Loopback, assert_same, federate, simulate
+from safetensors.torch import load_file
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import fedflat as ff
@@ -73,6 +74,14 @@ def test_the_result_is_a_run_like_any_other(validation: float, tmp_path: Path) -
     assert [row["loss"] for row in run.rows] == pytest.approx([row["loss"] for row in simulated.history], abs=1e-5)
     assert run.result.bytes_up_per_client_round == simulated.bytes_up_per_client_round
     assert run.result.client_steps_per_second > 0
+
+
+def test_steps_are_counted_as_in_a_simulation(tmp_path: Path) -> None:
+    federate(Loopback(EXPERIMENT), EXPERIMENT, tmp_path / "run")
+    ff.run(dataclasses.replace(EXPERIMENT, engine="sequential"), out=tmp_path / "simulated")
+    files = [tmp_path / out / "checkpoint" / "state.safetensors" for out in ("run", "simulated")]
+    (round, _, steps), (other_round, _, other_steps) = (load_file(file)["counters"].tolist() for file in files)
+    assert (round, steps) == (other_round, other_steps)
 
 
 def test_personalising_needs_what_clients_remember(tmp_path: Path) -> None:

@@ -63,7 +63,8 @@ def assemble(experiment: Experiment, dataset: Dataset | None = None, parts: list
     device = pick_device(experiment.device)
     if device.type == "cpu":
         keep_freed_memory()
-    batch_size = min(experiment.batch_size, max(1, *(len(part) for part in parts)))
+    largest = max(len(part) for part in parts) or experiment.batch_size  # a federation's server holds none
+    batch_size = min(experiment.batch_size, largest)
     feed = Feed(dataset, parts, batch_size, experiment.local_epochs, _augment(experiment, dataset), device)
     models = [_model(experiment, dataset, seed) for seed in experiment.seeds]
     task = Task(models[0], set_precision(experiment.precision, device))
