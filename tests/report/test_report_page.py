@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from collections.abc import Callable
@@ -34,6 +35,12 @@ def test_cells(make_run: MakeRun) -> None:
         "diverged: seed 1",
     ]
     assert cells("a", result, 0.9)[3] == "–"
+
+
+def test_one_seed_has_no_spread(make_run: MakeRun) -> None:
+    result = read_run(make_run("a", [0.5, 0.85, 0.95])).result
+    assert result
+    assert cells("a", dataclasses.replace(result, seeds=[0]), 0.8)[1:3] == ["90.00%", "90.00%"]
 
 
 def damage(folder: Path, kind: str) -> None:

@@ -15,7 +15,7 @@ from fedflat.report.names import method_names
 from fedflat.report.probes import about, measured_once, numbers, title
 from fedflat.report.runs import Run, evaluated_on
 from fedflat.report.settings import Settings, comparable, differing, value, words
-from fedflat.report.table import cells, headings
+from fedflat.report.table import cells, headings, with_spread
 
 
 @dataclass(frozen=True)
@@ -160,4 +160,4 @@ def _text(values: list[float]) -> str:
     mean, std = mean_std(values)
     places = max(2 - math.floor(math.log10(abs(mean))), 0) if mean else 2
     form = f".{places}f" if places <= 6 else ".2e"
-    return f"{mean:{form}}" + (f" ± {std:{form}}" if len(values) > 1 else "")
+    return with_spread(mean, std, len(values), form)

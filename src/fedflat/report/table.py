@@ -15,17 +15,23 @@ COLUMNS = ("method", "accuracy", "last 10 %", "rounds to {target}", "bytes down"
 def cells(name: str, result: Result, target: float) -> list[str]:
     """One method's row as text."""
     reached = result.rounds_to(target)
+    seeds = len(result.seeds)
     lost = "diverged: seed " + " ".join(map(str, result.diverged_seeds)) if result.diverged else ""
     return [
         name,
-        f"{result.final_accuracy:.2%} ± {result.final_accuracy_std:.2%}",
-        f"{result.last10_accuracy:.2%} ± {result.last10_accuracy_std:.2%}",
+        with_spread(result.final_accuracy, result.final_accuracy_std, seeds, ".2%"),
+        with_spread(result.last10_accuracy, result.last10_accuracy_std, seeds, ".2%"),
         "–" if reached is None else f"{reached:.1f}".removesuffix(".0"),
         f"{result.bytes_down_per_client_round:,}",
         f"{result.bytes_up_per_client_round:,}",
         f"{result.seconds:.1f}",
         lost,
     ]
+
+
+def with_spread(mean: float, std: float, count: int, form: str) -> str:
+    """mean ± standard deviation; of a single value, which has none, the value."""
+    return f"{mean:{form}}" + (f" ± {std:{form}}" if count > 1 else "")
 
 
 def headings(target: float) -> list[str]:
