@@ -90,4 +90,5 @@ def test_data(tmp_path: Path, capsys) -> None:
     picture = tmp_path / "parts.png"
     shown = printed(f"data show digits --clients 5 --alpha 0.1 --out {picture}", capsys)
     assert str(picture) in shown.replace("\n", "")
+    assert "digits, dirichlet α = 0.1, 5 clients" in shown
     assert picture.read_bytes().startswith(b"\x89PNG")

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from fedflat.cli import main
 from fedflat.data.commands import list_command, prepare_command, show_command
 from fedflat.data.show import picture, stacked
 from fedflat.errors import UserError
@@ -51,7 +52,8 @@ def test_show_summarises_many_clients(tmp_path, capsys):
     ]
 
 
-def test_show_draws_natural_clients(tmp_path, capsys):
+@pytest.mark.parametrize("flags", [[], ["--partition", "auto"], ["--partition", "natural"]])
+def test_show_draws_natural_clients(tmp_path, flags, capsys):
     x = np.zeros((4, 8, 8), np.uint8)
     given = {
         "x": x,
@@ -61,7 +63,7 @@ def test_show_draws_natural_clients(tmp_path, capsys):
         "client": np.array([5, 5, 9, 9]),
     }
     np.savez(tmp_path / "a.npz", **given)
-    show_command(f"npz:{tmp_path / 'a.npz'}", "natural", 100, 0.1, 2, 0, tmp_path / "a.png")
+    assert main(["data", "show", f"npz:{tmp_path / 'a.npz'}", *flags, "--out", str(tmp_path / "a.png")]) == 0
     assert "natural, 2 clients" in capsys.readouterr().out.replace("\n", " ")
 
 

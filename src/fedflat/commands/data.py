@@ -34,8 +34,8 @@ class PrepareOptions(ListOptions):
 class ShowOptions(ListOptions):
     """Draw and print how a partition deals the classes to the clients."""
 
-    partition: Literal["iid", "shards", "lda", "lda-released", "dirichlet", "natural"] = "dirichlet"
-    """How samples are dealt to clients."""
+    partition: Literal["auto", "iid", "shards", "lda", "lda-released", "dirichlet", "natural"] = "auto"
+    """How samples are dealt to clients; auto is natural where the data name their clients, else dirichlet."""
     clients: Count = 20
     """Number of clients (given by the data for natural clients)."""
     alpha: NonNegative = 0.1

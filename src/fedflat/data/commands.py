@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 
+from fedflat.data.dataset import usual_partition
 from fedflat.data.partition import counts, split
 from fedflat.data.prepare import prepare
 from fedflat.data.prepared import cache_folder
@@ -56,6 +57,7 @@ def show_command(
     """Draw how a partition spreads the classes over the clients, and print each client's size and classes."""
     check_picture(out)
     data = load(dataset, cache)
+    partition = usual_partition(data) if partition == "auto" else partition
     owner = None if data.owner is None else data.owner.numpy()
     labels = data.y.numpy()
     held = counts(labels, split(partition, labels, clients, seed, alpha, shards, owner), data.classes)

@@ -62,3 +62,8 @@ class Dataset:
         """
         found = halves("data", x, y, x_test, y_test)
         return cls(name, *found, found.classes, owner=owners(clients, len(found.y)))
+
+
+def usual_partition(dataset: Dataset) -> str:
+    """What --partition auto means: natural where the data say whose they are."""
+    return "dirichlet" if dataset.owner is None else "natural"

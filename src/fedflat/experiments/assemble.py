@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fedflat.data.augment import normalise
-from fedflat.data.dataset import Augment, Dataset
+from fedflat.data.dataset import Augment, Dataset, usual_partition
 from fedflat.data.feed import Feed
 from fedflat.data.holdout import hold_out
 from fedflat.data.partition import split
@@ -110,11 +110,6 @@ def set_precision(name: str, device: torch.device) -> torch.dtype | None:
     tf32 = device.type == "cuda" and name in ("auto", "tf32")
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
     return {"bf16": torch.bfloat16, "fp16": torch.float16}.get(name)
-
-
-def usual_partition(dataset: Dataset) -> str:
-    """What --partition auto means: natural where the data say whose they are."""
-    return "dirichlet" if dataset.owner is None else "natural"
 
 
 def deal(experiment: Experiment, dataset: Dataset) -> list[np.ndarray]:

@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from fedflat.data.dataset import Dataset
+from fedflat.data.dataset import Dataset, usual_partition
 from fedflat.data.sources import load
 from fedflat.errors import UserError
-from fedflat.experiments.assemble import suitable, usual_partition
+from fedflat.experiments.assemble import suitable
 from fedflat.experiments.experiment import Setting
 from fedflat.report.runs import Run
 
