@@ -22,7 +22,7 @@ def fleet_of(grid: Loopback, folder: Path) -> tuple[Fleet, RecordDict]:
     """A server that only looks who is there, and what it asks them."""
     order = Order(
         run="run", seed=0, round=0, exchange=0, turn=0, accepted=-1, population=len(grid.contexts), classes=10,
-        names=[], shape=[1, 8, 8], mean=[0.0], std=[1.0],
+        names=[], samples="uint8 [1, 8, 8]", mean=[0.0], std=[1.0],
     )  # fmt: skip
     fleet = Fleet(grid, [0] * len(grid.contexts), 5.0, Journal(folder / "clients.jsonl", "run"))  # type: ignore[arg-type]
     return fleet, RecordDict({"order": order.record()})

@@ -47,7 +47,11 @@ def test_data_of_their_own(own_data: Path) -> None:
     [
         (
             {"x": np.zeros((3, 1, 9, 8), np.uint8), "y": np.zeros(3, int)},
-            "samples are [1, 9, 8], the federation's are [1, 8, 8]",
+            "samples are uint8 [1, 9, 8], the federation's are uint8 [1, 8, 8]",
+        ),
+        (
+            {"x": np.full((3, 1, 8, 8), 255.0)},
+            "samples are float32 [1, 8, 8], the federation's are uint8 [1, 8, 8]",
         ),
         ({"y": np.full(3, 10)}, "label 10 found, there are 10 classes"),
     ],

@@ -20,7 +20,7 @@ from fedflat.experiments.assemble import Assembly, assemble
 from fedflat.experiments.experiment import Experiment
 from fedflat.flower.classes import renumbered
 from fedflat.flower.keep import Kept, check_folder, folder_of
-from fedflat.flower.order import Facts, Order
+from fedflat.flower.order import Facts, Order, kind
 from fedflat.flower.secure import closed, opened
 from fedflat.flower.wire import record, state
 from fedflat.local import SGD, local_update
@@ -61,8 +61,8 @@ def prepare(experiment: Experiment, node: Mapping[str, Any], order: Order) -> No
 def _agreed(source: str, order: Order) -> Dataset:
     """The node's data, labelled and normalised as all others' are; refused where the model could not take them."""
     own = renumbered(load(source), source, order.names)
-    if list(own.shape) != order.shape:
-        raise UserError(f"--node-config data: samples are {list(own.shape)}, the federation's are {order.shape}")
+    if kind(own) != order.samples:
+        raise UserError(f"--node-config data: samples are {kind(own)}, the federation's are {order.samples}")
     if int(own.y.max()) >= order.classes:
         raise UserError(f"--node-config data: label {int(own.y.max())} found, there are {order.classes} classes")
     return dataclasses.replace(own, classes=order.classes, mean=tuple(order.mean), std=tuple(order.std))

@@ -7,6 +7,13 @@ from typing import Any
 
 from flwr.app import ConfigRecord, MetricRecord
 
+from fedflat.data.dataset import Dataset
+
+
+def kind(data: Dataset) -> str:
+    """What a sample is; pixels from 0 to 255 (uint8) and floats are normalised differently, so it has the type too."""
+    return f"{str(data.x.dtype).removeprefix('torch.')} {list(data.shape)}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
@@ -23,7 +30,8 @@ class Order:
     classes: int
     names: list[str]
     """What the classes are called, in the order of their labels."""
-    shape: list[int]
+    samples: str
+    """Type and shape of a sample."""
     mean: list[float]
     std: list[float]
 

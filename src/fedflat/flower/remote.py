@@ -21,7 +21,7 @@ from fedflat.flower.config import Federation
 from fedflat.flower.fleet import Fleet
 from fedflat.flower.journal import Journal
 from fedflat.flower.judge import Good, judge
-from fedflat.flower.order import Order
+from fedflat.flower.order import Order, kind
 from fedflat.flower.secure import summed
 from fedflat.flower.wire import record
 
@@ -120,7 +120,7 @@ class Remote:
             population=job.population,
             classes=data.classes,
             names=self.names,
-            shape=list(data.shape),
+            samples=kind(data),
             mean=list(data.mean),
             std=list(data.std),
         )
