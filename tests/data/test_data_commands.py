@@ -1,13 +1,21 @@
 """What the data commands print and draw."""
 
+import re
+from pathlib import Path
+from typing import get_args, get_type_hints
+
 import numpy as np
 import pytest
 from PIL import Image
 
 from fedflat.cli import main
+from fedflat.commands.data import ShowOptions
 from fedflat.data.commands import list_command, prepare_command, show_command
 from fedflat.data.show import picture, stacked
 from fedflat.errors import UserError
+from fedflat.experiments.experiment import Setting
+
+PARTITIONS = Path(__file__).parents[2] / "docs" / "data-partitions.md"
 
 
 def npz(root):
@@ -85,3 +93,10 @@ def test_columns_are_as_high_as_the_counts():
 def test_a_picture_that_cannot_be_written_is_refused(tmp_path, out):
     with pytest.raises(UserError, match=r"--out .*: must be a .png file in a folder that exists"):
         show_command("digits", "iid", 10, 0.1, 2, 0, tmp_path / out)
+
+
+def test_run_show_and_the_docs_know_the_same_partitions():
+    named = re.findall(r"^\| `(\w[\w-]*)`(?: \(default\))? \|", PARTITIONS.read_text(encoding="utf-8"), re.M)
+    assert named == [*get_args(get_type_hints(Setting)["partition"])]
+    assert named == [*get_args(get_type_hints(ShowOptions)["partition"])]
+    assert Setting.partition == ShowOptions.partition == "auto"
