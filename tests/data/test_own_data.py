@@ -282,7 +282,14 @@ def test_what_is_wrong_with_parquet_is_named(tmp_path, change, message):
 
 @pytest.mark.parametrize("name", ["folder:", "folder:/no/such", "npz:/no/such.npz", "parquet:/no/such"])
 def test_a_path_that_is_not_there_is_named(name, tmp_path):
-    with pytest.raises(UserError, match=rf"--dataset {name}: there is no (file|folder)"):
+    with pytest.raises(UserError, match=rf"--dataset {name}: there is no (file|folder) \S+$"):
+        load(name, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["folder:some/images", "npz:a.npz"])
+def test_a_relative_path_that_is_not_there_says_from_where_it_is_meant(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=rf"there is no \w+ \S+ in {tmp_path}; a relative path is meant from where"):
         load(name, tmp_path)
 
 

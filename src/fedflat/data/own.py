@@ -56,7 +56,10 @@ def _parse(name: str) -> tuple[str, Path]:
     kind, _, path = name.partition(":")
     root = Path(path).expanduser().resolve()
     if not path or not (root.is_file() if kind == "npz" else root.is_dir()):
-        raise UserError(f"--dataset {name}: there is no {'file' if kind == 'npz' else 'folder'} {path or '(empty)'}")
+        relative = path and not Path(path).expanduser().is_absolute()
+        where = f" in {Path.cwd()}; a relative path is meant from where the command is started" if relative else ""
+        wanted = f"{'file' if kind == 'npz' else 'folder'} {path or '(empty)'}"
+        raise UserError(f"--dataset {name}: there is no {wanted}{where}")
     return kind, root
 
 
