@@ -7,7 +7,8 @@ keys/node-K.pub      whoever runs the server: registered there, lets node K in
 .flwr/config.toml    whoever runs flwr: the connection "fedflat" to the server
 
 Nothing that exists is overwritten, so run it again with more nodes to add some. The key of the certificate authority
-is forgotten; delete keys/ca.crt and keys/server.* to make them anew.
+is forgotten; to make certificates anew, for other hosts or before they end after 365 days, delete keys/ca.crt,
+keys/server.crt and keys/server.key, run it again and give every node the new keys/ca.crt. Nodes' own keys do not end.
 """
 
 import argparse
@@ -22,6 +23,7 @@ from cryptography.hazmat.primitives import serialization as form
 from cryptography.hazmat.primitives.asymmetric import ec
 
 KEYS = Path("keys")
+KEPT = "keys/ca.crt exists, so --host is ignored; to make it anew delete keys/ca.crt, keys/server.crt, keys/server.key"
 DAYS = 365
 PORT = 8000
 CONNECTION = """[superlink]
@@ -96,13 +98,16 @@ def node(number: int) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--host", nargs="+", default=["127.0.0.1"], help="names and addresses by which nodes reach it")
+    parser.add_argument("--host", nargs="+", help="names and addresses by which nodes reach it")
     parser.add_argument("--nodes", type=int, default=0, help="how many nodes need keys")
     options = parser.parse_args()
     KEYS.mkdir(mode=0o700, exist_ok=True)
     if not (KEYS / "ca.crt").exists():
-        server(options.host)
-        connection(options.host[0])
+        hosts = options.host or ["127.0.0.1"]
+        server(hosts)
+        connection(hosts[0])
+    elif options.host:
+        print(KEPT)
     for number in range(options.nodes):
         if not (KEYS / f"node-{number}").exists():
             node(number)
