@@ -17,8 +17,9 @@ def near_miss(word: str, known: Iterable[str], prefix: str = "") -> str:
 
 
 def only_in_python(
-    option: str, name: str, advice: str = "give it again there, as dataset=, model= or experiment="
+    option: str, name: str, advice: str = "give it again in Python: fedflat.analyse(RUN, dataset=..., model=...)"
 ) -> None:
     """Refuse own:NAME-CHECKSUM, by which config.yaml tells of data and models that were Python objects."""
     if name.startswith("own:"):
-        raise UserError(f"{option} {name}: was given in Python and is not in the run's folder; {advice}")
+        what = f"{option} {name}: was given in Python and is not in the run's folder"
+        raise UserError(f"{what}; {advice}" if advice else what)

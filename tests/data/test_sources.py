@@ -141,5 +141,7 @@ def test_the_real_cifar10(tmp_path):
 
 
 def test_data_that_came_from_python_are_told_apart_from_a_wrong_name() -> None:
-    with pytest.raises(UserError, match=r"--dataset own:mine-12ab34cd: was given in Python .* give it again there"):
+    with pytest.raises(
+        UserError, match=r"--dataset own:mine-12ab34cd: was given in Python .* in Python: fedflat\.analyse\("
+    ):
         load("own:mine-12ab34cd")

@@ -182,5 +182,7 @@ def test_unsupported_input_is_refused_in_one_line(name, shape, rule):
 
 
 def test_a_model_that_came_from_python_is_told_apart_from_a_wrong_name():
-    with pytest.raises(UserError, match=r"--model own:Net-12ab34cd: was given in Python .* give it again there"):
+    with pytest.raises(
+        UserError, match=r"--model own:Net-12ab34cd: was given in Python .* in Python: fedflat\.analyse\("
+    ):
         build("own:Net-12ab34cd", (1, 8, 8), 10)

@@ -42,3 +42,5 @@ def test_a_model_of_ones_own_is_given_again(tmp_path: Path) -> None:
     experiment = ff.Experiment(dataset=data, model=nn.Linear(5, 3), **SMALL)
     ff.run(experiment, out=tmp_path / "run")
     assert isinstance(ff.load_model(tmp_path / "run", experiment=experiment), nn.Linear)
+    with pytest.raises(ff.UserError, match=r"in Python: fedflat\.load_model\('.*run', experiment=\.\.\.\)"):
+        ff.load_model(tmp_path / "run")

@@ -91,7 +91,8 @@ def test_data_that_are_not_here_are_named(make_run: MakeRun) -> None:
     (folder / "config.yaml").write_text(config)
     found = contents([read_run(folder)])
     assert "clients" not in {chart.key for chart in found.charts}
-    assert "a: clients and classes are not shown (--dataset own:mine-0123abcd" in found.problems[0]
+    why = "--dataset own:mine-0123abcd: was given in Python and is not in the run's folder"
+    assert found.problems[0] == f"a: clients and classes are not shown ({why})"
 
 
 def test_probes(make_run: MakeRun) -> None:

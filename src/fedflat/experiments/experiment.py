@@ -117,7 +117,7 @@ class Experiment(Setting):
         if self.probes and not self.probing(first):
             raise UserError(f"--probe-every {self.probe_every}: none of the evaluated rounds is a multiple of it")
 
-    def check_named(self, advice: str) -> None:
+    def check_named(self, advice: str = "") -> None:
         """Raise UserError where only name and checksum of the data or the model are known: they came from Python."""
         for option, value in (("--dataset", self.dataset), ("--model", self.model)):
             if isinstance(value, str):

@@ -50,13 +50,21 @@ def read_run(folder: Path, experiment: Experiment | None = None) -> Finished:
     return Finished(experiment, assembly, _finite(folder, trials))
 
 
+def read_again(function: str, run: Path, experiment: Experiment | None) -> Finished:
+    """The run for fedflat.`function`, which needs data and model again where they came from Python."""
+    if experiment is None and (run / "result.json").exists():
+        experiment = load(run / "config.yaml")
+        experiment.check_named(f"in Python: fedflat.{function}('{run}', experiment=...)")
+    return read_run(run, experiment)
+
+
 def load_model(run: str | Path, seed: int | None = None, experiment: Experiment | None = None) -> nn.Module:
     """The trained model of a finished run, that of its first seed unless `seed` is given.
 
     It takes normalised samples: (x / 255 − mean) / std with the data set's constants. `experiment` stands in where
     data, model or method were Python objects.
     """
-    finished = read_run(Path(run), experiment)
+    finished = read_again("load_model", Path(run), experiment)
     known = {trial.seed: trial for trial in finished.trials}
     chosen = next(iter(known)) if seed is None else seed
     if chosen not in known:

@@ -13,12 +13,11 @@ from torch import Tensor
 
 from fedflat.engine.evaluate import evaluate
 from fedflat.errors import UserError
-from fedflat.experiments.config import load
 from fedflat.experiments.experiment import Experiment
 from fedflat.experiments.result import mean_std
 from fedflat.options import Epochs, Positive, check, settled
 from fedflat.personal.alone import Alone, local_only, rounds_alone
-from fedflat.personal.finished import Finished, read_run
+from fedflat.personal.finished import Finished, read_again
 from fedflat.personal.neighbours import accuracy, choose_weight, mix, predictions
 from fedflat.personal.samples import Samples
 from fedflat.pulse import Pulse
@@ -70,18 +69,11 @@ def personalise(
     check(options)
     if not options.epochs:
         raise UserError("--epochs: give numbers of epochs, such as 1 5")
-    measuring = Measuring(_read(Path(run), experiment), sorted({0, *options.epochs}), alone, options.lr)
+    finished = read_again("personalise", Path(run), experiment)
+    measuring = Measuring(finished, sorted({0, *options.epochs}), alone, options.lr)
     console = Console(stderr=True)
     bar = track(measuring, "personalising", console=console, disable=not console.is_terminal, transient=True)
     return _rows(list(_told(bar, len(measuring))))
-
-
-def _read(run: Path, experiment: Experiment | None) -> Finished:
-    """The run; where its data or model came from Python, they are needed again."""
-    if experiment is None and (run / "result.json").exists():
-        experiment = load(run / "config.yaml")
-        experiment.check_named(f"in Python: fedflat.personalise('{run}', experiment=...)")
-    return read_run(run, experiment)
 
 
 def _told(measured: Iterable[Measured], total: int) -> Iterator[Measured]:

@@ -33,6 +33,7 @@ def _grid(config: dict[str, Any]) -> Grid:
     """Samples of each class (upwards) that each client (across) holds."""
     setting = from_dict({key: config[key] for key in KEYS if key in config}, "config.yaml")
     setting.check()
+    setting.check_named()
     data = dataset_of(setting)
     held = counts(data.y.numpy(), deal(setting, data), data.classes)
     cut = f", first {SHOWN} of {len(held)} clients" if len(held) > SHOWN else ""
