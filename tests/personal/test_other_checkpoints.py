@@ -6,6 +6,7 @@ import dataclasses
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import fedflat as ff
@@ -48,3 +49,13 @@ def test_another_experiment(trained: Path, change: dict) -> None:
 def test_where_and_how_it_is_computed_may_change(trained: Path) -> None:
     here = dataclasses.replace(TRAINED, engine="sequential", device="cpu", precision="fp32")
     assert read_run(trained, here).experiment == here
+
+
+def test_data_that_name_their_clients_since(tmp_path: Path) -> None:
+    arrays = {name: np.zeros((n, 1, 8, 8), np.uint8) for name, n in (("x", 30), ("x_test", 6))}
+    arrays |= {"y": np.arange(30) % 3, "y_test": np.arange(6) % 3}
+    np.savez(tmp_path / "own.npz", **arrays)
+    ff.run(dataclasses.replace(TRAINED, dataset=f"npz:{tmp_path}/own.npz", alpha=10.0), out=tmp_path / "run")
+    np.savez(tmp_path / "own.npz", **arrays, client=np.arange(30) % 5)
+    with pytest.raises(UserError, match="was trained with 3 clients, and its data are now of 5"):
+        personalise(tmp_path / "run")

@@ -40,6 +40,7 @@ class Result:
     versions: dict[str, str]
     history: list[dict[str, Any]]
     privacy: dict[str, Any] | None = None
+    clients: int | None = None  # None in results of versions that did not count them
 
     @property
     def accuracy(self) -> float:

@@ -212,6 +212,7 @@ class Training:
             history=self.history,
             privacy=privacy
             or simulated(experiment.method, seeds, self.round, len(self.assembly.parts), experiment.cohort),
+            clients=len(self.assembly.parts),
             **summary(self.history, seeds),
         )
         if self.folder:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import sys
 from pathlib import Path
 from typing import NamedTuple
@@ -40,6 +41,7 @@ def read_run(folder: Path, experiment: Experiment | None = None) -> Finished:
     named = _tensors(checkpoint)
     check_origin(checkpoint, dump(experiment), f"run {folder}", ("engine", "device", "precision"))
     assembly = assemble(experiment)
+    _check_clients(folder, len(assembly.parts))
     trials = assembly.trials(experiment)
     for trial in trials:
         start = f"trial.{trial.seed}."
@@ -48,6 +50,13 @@ def read_run(folder: Path, experiment: Experiment | None = None) -> Finished:
             raise UserError(f"run {folder}: was a federation; what its clients remember is on their nodes")
         trial.unpack(own)
     return Finished(experiment, assembly, _finite(folder, trials))
+
+
+def _check_clients(folder: Path, found: int) -> None:
+    """Refuse data that have been dealt otherwise since."""
+    trained = json.loads((folder / "result.json").read_text(encoding="utf-8")).get("clients")
+    if trained not in (None, found):
+        raise UserError(f"run {folder}: was trained with {trained} clients, and its data are now of {found}")
 
 
 def read_again(function: str, run: Path, experiment: Experiment | None) -> Finished:
