@@ -24,9 +24,7 @@ class Fleet:
         self.grid, self.counts, self.timeout, self.journal = grid, counts, timeout, journal
         self.nodes: dict[int, int] = {}  # client → node
         self._known: dict[int, str] = {}  # node that has answered → when it was last activated
-        self._claims: dict[
-            int, int
-        ] = {}  # node → the client it says it is, be there a newer node of that client or not
+        self._claims: dict[int, int] = {}  # node → the client it says it is, also where a newer one counts
 
     def name(self, client: int) -> str:
         """A client and its node, for messages."""
