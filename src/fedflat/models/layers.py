@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar, Protocol
 
 import torch
@@ -76,7 +77,7 @@ class BatchNorm(nn.Module):
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         wide, others, ones = _wide(x), (0, *range(2, x.dim())), [1] * (x.dim() - 2)
         real = mask.view(-1, 1, *ones).to(wide.dtype)
-        share = real / (real.sum().clamp(min=1) * x[0, 0].numel())  # clamp: a batch of padding only stays finite
+        share = real / (real.sum().clamp(min=1) * math.prod(x.shape[2:]))  # clamp: a batch of padding only stays finite
         centred = wide - (wide * share).sum(others, keepdim=True)
         variance = (centred.square() * share).sum(others, keepdim=True)
         normal = (centred * torch.rsqrt(variance + 1e-5)).to(x.dtype)
