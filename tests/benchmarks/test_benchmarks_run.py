@@ -159,4 +159,4 @@ def test_jobs_beside_the_plain_loop() -> None:
     row = json.loads(lines[1])
     assert row["ratio"] == pytest.approx(row["loop_ms_per_round"] / row["ms_per_round"], abs=0.06)
     assert (row["rounds"], row["repetitions"]) == (1, 2)
-    assert lines[-1].startswith(f"| digits | auto | {row['full_job_s']} |")
+    assert lines[-1].startswith(f"| digits | auto | 1 | {row['full_job_s']} |")
