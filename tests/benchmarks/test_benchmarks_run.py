@@ -154,6 +154,23 @@ def test_breakdown() -> None:
     assert sum(float(row[2]) for row in rows) <= 100
 
 
+def test_splits() -> None:
+    rows = [line.strip("| ").split(" | ") for line in run("splits.py", "--alpha", "0.5").splitlines()[2:]]
+    assert [row[0] for row in rows] == [*(f"lda, seed {n}" for n in range(6)), "lda-released, seed 19940817"]
+    shares = [[float(value) for value in row[1:]] for row in rows]
+    assert all(0.1 < top < 0.9 and 0 < equally < by_samples < top for top, by_samples, equally in shares)
+
+
+def test_perturbations() -> None:
+    lines = run("perturbation.py", "--dataset", "digits", "--model", "mlp").splitlines()[2:]
+    lengths = {
+        tuple(cells[:2]): [float(v) for v in cells[2:]] for cells in (row.strip("| ").split(" | ") for row in lines)
+    }
+    assert len(lengths) == 6
+    for where in ("head", "body", "all"):
+        assert all(0 < a < b for a, b in zip(lengths["tensor", where], lengths["dim0", where], strict=True))
+
+
 def test_jobs_beside_the_plain_loop() -> None:
     lines = run("jobs.py", "digits", "--rounds", "2", "--repetitions", "2", "--loop", "2").splitlines()
     row = json.loads(lines[1])

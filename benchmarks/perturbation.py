@@ -1,0 +1,70 @@
+"""How far FedSOL's perturbation reaches: python benchmarks/perturbation.py [--dataset cifar10] [--model fedavg-cnn].
+
+‖ε‖ at ρ = 2 for the head, the body and all of a model, with Λ as in eq. (7) and as in the released code, after some
+steps of one client (the 61st by size under lda 0.1) from a global model that was trained for 150 steps on all data.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import torch
+from torch import Tensor
+
+import fedflat
+from fedflat.data.augment import normalise
+from fedflat.experiments.assemble import Assembly, assemble
+from fedflat.strategies import part
+from fedflat.task import Batch
+from fedflat.vectors import unit
+
+STEPS, WARM_UP = (5, 20, 45), 150
+
+
+def draw(built: Assembly, rows: Tensor, generator: torch.Generator) -> Batch:
+    """50 random samples of these rows, without augmentation."""
+    feed, data = built.feed, built.dataset
+    at = rows[torch.randperm(len(rows), generator=generator)[:50]]
+    x = normalise(feed.x[at], data.mean, data.std, feed.dtype)
+    return Batch(x, feed.y[at], torch.ones_like(at, dtype=torch.bool), None)
+
+
+def train(built: Assembly, w: Tensor, rows: Tensor, steps: int, generator: torch.Generator) -> Tensor:
+    """SGD with learning rate 0.01 and momentum 0.9."""
+    momentum = torch.zeros_like(w)
+    for _ in range(steps):
+        momentum = 0.9 * momentum + built.task.grad(w, draw(built, rows, generator))
+        w = w - 0.01 * momentum
+    return w
+
+
+def reach(method: fedflat.FedSOL, built: Assembly, w: Tensor, local: Tensor, batch: Batch) -> float:
+    """‖ρ Λ ⊙ unit(∇L_p)‖ at the local model."""
+    task, message = built.task, method.broadcast(method.init_server(w))
+    proximal = method._term().step(task, local, batch, message, method.init_client(w))[0]
+    scale = task.flatten(method._scale(task.unflatten(local - w)))
+    return float((scale * unit(part(task, method.perturb, proximal))).norm())
+
+
+def main() -> None:
+    """Print one table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--dataset", default="cifar10")
+    parser.add_argument("--model", default="fedavg-cnn")
+    given = parser.parse_args()
+    built = assemble(fedflat.Experiment(**vars(given), partition="lda", alpha=0.1, clients=100, cohort=10))
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.from_numpy(sorted(built.parts, key=len)[60])
+    w = train(built, built.starts[0], torch.arange(len(built.feed.y)), WARM_UP, generator)
+    print("| Λ | perturbed | " + " | ".join(f"{steps} steps" for steps in STEPS) + " |\n|---|---|---|---|---|")
+    ends = [train(built, w, rows, steps, generator) for steps in STEPS]
+    batch = draw(built, rows, generator)
+    for lam in ("tensor", "dim0"):
+        for where in ("head", "body", "all"):
+            method = fedflat.FedSOL(lam=lam, perturb=where)
+            found = [reach(method, built, w, end, batch) for end in ends]
+            print(f"| {lam} | {where} | " + " | ".join(f"{value:.3f}" for value in found) + " |")
+
+
+if __name__ == "__main__":
+    main()
