@@ -51,6 +51,14 @@ def test_where_and_how_it_is_computed_may_change(trained: Path) -> None:
     assert read_run(trained, here).experiment == here
 
 
+@pytest.mark.parametrize("text", ["{", "[]"])
+def test_a_damaged_result(trained: Path, tmp_path: Path, text: str) -> None:
+    copy = shutil.copytree(trained, tmp_path / "copy")
+    (copy / "result.json").write_text(text)
+    with pytest.raises(UserError, match=r"its result\.json is damaged"):
+        read_run(copy)
+
+
 def test_data_that_name_their_clients_since(tmp_path: Path) -> None:
     arrays = {name: np.zeros((n, 1, 8, 8), np.uint8) for name, n in (("x", 30), ("x_test", 6))}
     arrays |= {"y": np.arange(30) % 3, "y_test": np.arange(6) % 3}

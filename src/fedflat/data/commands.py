@@ -9,7 +9,7 @@ from rich.filesize import decimal
 from rich.table import Table
 
 from fedflat.data.dataset import usual_partition
-from fedflat.data.partition import counts, split
+from fedflat.data.partition import counts, described, split
 from fedflat.data.prepare import prepare
 from fedflat.data.prepared import cache_folder
 from fedflat.data.show import picture, table
@@ -61,8 +61,7 @@ def show_command(
     owner = None if data.owner is None else data.owner.numpy()
     labels = data.y.numpy()
     held = counts(labels, split(partition, labels, clients, seed, alpha, shards, owner), data.classes)
-    option = {"iid": "", "natural": "", "shards": f" s = {shards}"}.get(partition, f" α = {alpha:g}")
-    title = f"{data.name}, {partition}{option}, {len(held)} clients"
+    title = f"{data.name}, {described(partition, alpha, shards)}, {len(held)} clients"
     picture(held, title, out)
     console = Console()
     console.print(table(held, title))

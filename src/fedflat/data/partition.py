@@ -121,6 +121,12 @@ def split(
     return natural(owner)
 
 
+def described(name: str, alpha: float, shards: int) -> str:
+    """A partition with its option, in words."""
+    option = {"iid": "", "natural": "", "shards": f" s = {shards}"}.get(name, f" α = {alpha:g}")
+    return f"{name}{option}"
+
+
 def counts(labels: np.ndarray, parts: Sequence[np.ndarray], classes: int) -> np.ndarray:
     """How many samples of each class each client holds: [clients, classes]."""
     client = np.repeat(np.arange(len(parts)), [len(part) for part in parts])

@@ -54,7 +54,10 @@ def read_run(folder: Path, experiment: Experiment | None = None) -> Finished:
 
 def _check_clients(folder: Path, found: int) -> None:
     """Refuse data that have been dealt otherwise since."""
-    trained = json.loads((folder / "result.json").read_text(encoding="utf-8")).get("clients")
+    try:
+        trained = json.loads((folder / "result.json").read_text(encoding="utf-8")).get("clients")
+    except (ValueError, AttributeError) as error:
+        raise UserError(f"run {folder}: its result.json is damaged ({error})") from None
     if trained not in (None, found):
         raise UserError(f"run {folder}: was trained with {trained} clients, and its data are now of {found}")
 
