@@ -11,9 +11,10 @@ from torch import Tensor
 from torch.nn.grad import conv2d_input, conv2d_weight
 
 from fedflat.kernels import tiles
+from fedflat.kernels.lanes import spread
 from fedflat.kernels.tiles import Tiles
 
-OPERATORS = ("conv", "input_grad", "weight_grad")
+OPERATORS = ("conv", "input_grad", "weight_grad", "conv_pool", "pool_weight_grad")
 DTYPES = {"bf16": torch.bfloat16, "tf32": torch.float32}
 DEVICE = "cuda"
 Run = Callable[[], Tensor]
@@ -56,6 +57,8 @@ class Operands(NamedTuple):
     w: Tensor
     b: Tensor
     g: Tensor
+    pooled: Tensor
+    corner: Tensor
 
 
 def operands(layer: Layer, dtype: str) -> Operands:
@@ -68,12 +71,18 @@ def operands(layer: Layer, dtype: str) -> Operands:
     flat = torch.randn(layer.lanes, count + layer.outputs, **kind)
     w = flat[:, :count].unflatten(1, (layer.outputs, layer.channels, layer.kernel, layer.kernel))
     g = torch.randn(layer.lanes, layer.batch, layer.out, layer.out, layer.outputs, **kind).permute(0, 1, 4, 2, 3)
-    return Operands(x if first else x.permute(0, 1, 4, 2, 3), w, flat[:, count:], g)
+    half = (layer.lanes, layer.batch, layer.out // 2, layer.out // 2, layer.outputs)
+    pooled = torch.randn(half, **kind).permute(0, 1, 4, 2, 3)
+    corner = torch.randint(0, 4, half, device=DEVICE, dtype=torch.uint8).permute(0, 1, 4, 2, 3)
+    return Operands(x if first else x.permute(0, 1, 4, 2, 3), w, flat[:, count:], g, pooled, corner)
 
 
-def library(operator: str, x: Tensor, w: Tensor, b: Tensor, g: Tensor, *how: int) -> Run:
-    """The operator through PyTorch's convolutions."""
+def library(operator: str, t: Operands, *how: int) -> Run:
+    """The operator through PyTorch's convolutions, on images [B, C, H, W]."""
+    x, w, b, g = t[:4]
     return {
+        "conv_pool": lambda: F.max_pool2d(F.conv2d(x, w, b, *how).relu(), 2),
+        "pool_weight_grad": lambda: conv2d_weight(x, w.shape, spread(t.pooled, t.corner, [*g.shape[2:]]), *how),
         "conv": lambda: F.conv2d(x, w, b, *how),
         "input_grad": lambda: conv2d_input(x.shape, w, g, *how),
         "weight_grad": lambda: conv2d_weight(x, w.shape, g, *how),
@@ -84,6 +93,10 @@ def candidates(layer: Layer, operator: str, dtype: str) -> Iterator[tuple[int, T
     """(programs of the weight gradient, tiles): the built-in choice first."""
     yield BUILT_IN, None
     scale = 2 if dtype == "tf32" else 1
+    if operator == "pool_weight_grad":
+        n, k = tiles.power(layer.outputs, 16, 64), tiles.power(layer.kernel * (layer.kernel + 1) * 4, 16, 128)
+        yield from ((BUILT_IN, Tiles(m // scale, n, k, w, s)) for m, w, s in [(32, 4, 1), (64, 8, 1), (32, 8, 2)])
+        return
     if operator == "weight_grad":
         n, k = tiles.power(layer.outputs, 16, 64), tiles.power(layer.kernel**2 * max(4, layer.channels), 16, 256)
         shapes = [(64, 128, 4, 4), (64, 128, 8, 3), (64, 256, 8, 3), (128, 128, 8, 2), (32, 256, 4, 4)]
@@ -98,9 +111,9 @@ def candidates(layer: Layer, operator: str, dtype: str) -> Iterator[tuple[int, T
 
 
 def rows() -> Iterator[tuple[Layer, str, str]]:
-    """Every operator to measure; the first layer of a model needs no gradient of its input."""
+    """Every operator to measure: of the first layer of a model no gradient of the input, but that of pooled images."""
     for dtype in DTYPES:
         for layer in LAYERS:
             for operator in OPERATORS:
-                if layer.channels > 4 or operator != "input_grad":
+                if operator != ("pool_weight_grad" if layer.channels > 4 else "input_grad"):
                     yield layer, operator, dtype

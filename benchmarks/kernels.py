@@ -46,20 +46,22 @@ def ours(job: Job, t: Operands) -> Run:
         "conv": lambda: conv_launch.conv(t.x, t.w, t.b, pad, job.tiles),
         "input_grad": lambda: conv_launch.input_grad(t.g, t.w, size, pad, job.tiles),
         "weight_grad": lambda: conv_launch.weight_grad(t.g, t.x, kernel, pad, job.tiles),
+        "conv_pool": lambda: conv_launch.conv_pool(t.x, t.w, t.b, pad, job.tiles)[0],
+        "pool_weight_grad": lambda: conv_launch.pool_weight_grad(t.pooled, t.corner, t.x, kernel, pad, job.tiles),
     }[job.operator]
 
 
 def grouped(job: Job, t: Operands) -> Run:
     """The operator as a grouped convolution of operands already in its layout."""
-    x, g = (s.transpose(0, 1).flatten(1, 2).contiguous() for s in (t.x, t.g))
+    x, g, pooled, corner = (s.transpose(0, 1).flatten(1, 2).contiguous() for s in (t.x, t.g, t.pooled, t.corner))
     w, b = (s.flatten(0, 1).contiguous() for s in (t.w, t.b))
-    return library(job.operator, x, w, b, g, 1, job.layer.padding, 1, job.layer.lanes)
+    return library(job.operator, Operands(x, w, b, g, pooled, corner), 1, job.layer.padding, 1, job.layer.lanes)
 
 
 def reference(job: Job, t: Operands) -> dict[int, Tensor]:
     """The operator on the first and the last lane in float64."""
-    lanes = {lane: [s[lane].double() for s in t] for lane in (0, -1)}
-    return {lane: library(job.operator, *s, 1, job.layer.padding)() for lane, s in lanes.items()}
+    lanes = {lane: Operands(*(s[lane].double() for s in t[:5]), t.corner[lane]) for lane in (0, -1)}
+    return {lane: library(job.operator, s, 1, job.layer.padding)() for lane, s in lanes.items()}
 
 
 def error(job: Job, t: Operands, expected: dict[int, Tensor]) -> float:

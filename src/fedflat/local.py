@@ -36,11 +36,13 @@ def start(msg: Any, client: Any) -> Carry:
 def advance(method: Method, task: Task, sgd: SGD, carry: Carry, batch: Batch, msg: Any) -> Carry:
     """One step: the method gives the direction, weight decay acts at the unperturbed w."""
     direction, client = method.step(task, carry.w, batch, msg, carry.client)
-    buffer = sgd.momentum * carry.buffer + direction + sgd.weight_decay * carry.w
-    w = carry.w - sgd.lr * buffer
+    if sgd.momentum:
+        direction = sgd.momentum * carry.buffer + direction
+    step = direction + sgd.weight_decay * carry.w
+    w = carry.w - sgd.lr * step
     if method.frozen:
         w = torch.where(task.mask(method.frozen, w.device), carry.w, w)
-    return Carry(w, buffer, client)
+    return Carry(w, step if sgd.momentum else carry.buffer, client)
 
 
 def finish(method: Method, sgd: SGD, carry: Carry, msg: Any, steps: Tensor) -> tuple[Any, Any]:

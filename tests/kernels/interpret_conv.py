@@ -25,7 +25,7 @@ class Case(NamedTuple):
     tiles: Tiles | None = None
 
 
-SMALL = Tiles(16, 16, 16, 4, 2)
+SMALL = Tiles(32, 16, 16, 4, 2)
 CASES = [
     Case(3, 2, 3, 5, 5, 2, True),
     Case(1, 1, 3, 8, 5, 0, False),
@@ -33,6 +33,8 @@ CASES = [
     Case(2, 3, 16, 20, 3, 1, True, SMALL),
     Case(1, 2, 32, 17, 3, 2, False, SMALL),
     Case(2, 2, 5, 16, 3, 0, False, SMALL),
+    Case(2, 2, 24, 9, 3, 1, True, SMALL),
+    Case(2, 2, 3, 6, 2, 3, True),
 ]
 
 
@@ -59,7 +61,40 @@ def check(case: Case) -> None:
         assert error < 1e-6, f"{name} {case}: relative error {error}"  # NaN fails too
 
 
+def pooled(case: Case) -> None:
+    """conv_pool, spread and pool_weight_grad of one case; an image of 7 x 6 pixels is odd before or after filtering."""
+    k, p = case.kernel, [case.padding, case.padding]
+    x = torch.randn(case.lanes, case.batch, case.channels, 7, 6)
+    w = torch.randn(case.lanes, case.outputs, case.channels, k, k)
+    b = torch.randn(case.lanes, case.outputs) if case.bias else None
+    y, corner = conv_launch.conv_pool(x, w, b, p, case.tiles)
+    z = reference(x, w, b, None, case.padding)[0]
+    best, place = F.max_pool2d(z.flatten(0, 1), 2, return_indices=True)
+    expected = place // z.shape[4] % 2 * 2 + place % z.shape[4] % 2
+    assert torch.allclose(y.flatten(0, 1).double(), best.relu(), rtol=1e-5, atol=1e-5), case
+    assert torch.equal(corner.flatten(0, 1), expected.to(torch.uint8)), case
+    g = torch.randn(y.shape)
+    whole = F.max_unpool2d(g.flatten(0, 1), place, 2, output_size=z.shape[3:])
+    assert torch.equal(conv_launch.spread(g.flatten(0, 1), corner.flatten(0, 1), z.shape[3:]), whole), case
+    got = conv_launch.pool_weight_grad(g, corner, x, (k, k), p, case.tiles)  # used where channels are few
+    slope = reference(x, w, b, whole.unflatten(0, g.shape[:2]), case.padding)[2]
+    assert float((got - slope).norm() / slope.norm()) < 1e-6, case
+
+
+def equals() -> None:
+    """Of equal values the first corner is taken; what is not a number is never hidden."""
+    x = torch.zeros(1, 1, 1, 4, 4)
+    x[..., 2, 3] = torch.nan
+    x[..., 1, 2] = 1
+    y, corner = conv_launch.conv_pool(x, torch.ones(1, 1, 1, 1, 1), None, [0, 0])
+    assert torch.equal(y.flatten().isnan(), torch.tensor([False, False, False, True]))
+    assert corner.flatten().tolist()[:3] == [0, 2, 0]
+
+
 if __name__ == "__main__":
     torch.manual_seed(0)
     for case in CASES:
         check(case)
+        if case.padding <= case.kernel:
+            pooled(case)
+    equals()

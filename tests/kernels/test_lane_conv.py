@@ -16,8 +16,8 @@ from torch.func import functional_call, grad, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from fedflat.kernels import LaneConv2d, conv2d, lanes, patches, use_lane_ops
+from fedflat.kernels.conv_pool import conv_pool
 from fedflat.kernels.layers import LaneConvPool
-from fedflat.kernels.pool import spread_pool
 from fedflat.models import MODELS
 
 HOW = {
@@ -158,25 +158,48 @@ def test_convolution_relu_and_pooling_become_one_layer(pool):
     torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("size", [(6, 8), (7, 6), (2, 3)])
-def test_pooling_picks_what_torch_picks(size):
-    """Values are rounded, so that windows with equal largest values occur."""
-    x = (3 * torch.randn(3, 2, 4, *size, generator=torch.Generator().manual_seed(0), dtype=torch.float64)).round()
-
-    def slopes(pool):
-        return vmap(grad(lambda x: (pool(x) * pool(x).detach().sin()).sum()))(x)
-
-    def curved(pool):
-        return grad(lambda x: grad(lambda x: pool(x).pow(3).sum())(x).square().sum())(x[0])
-
-    torch.testing.assert_close(vmap(spread_pool)(x), vmap(lambda x: F.max_pool2d(x, 2))(x))
-    for measure in (slopes, curved):
-        torch.testing.assert_close(measure(spread_pool), measure(lambda x: F.max_pool2d(x, 2)))
+def layers(x: Tensor, w: Tensor, b: Tensor | None, padding: tuple[int, ...]) -> Tensor:
+    return F.max_pool2d(F.conv2d(x, w, b, padding=padding).relu(), 2)
 
 
-def test_pooling_hides_no_nan():
-    x = torch.tensor([[[[0.0, torch.nan], [1.0, 2.0]]], [[[torch.nan, 0.0], [1.0, 2.0]]]])
-    assert spread_pool(x).isnan().all()
+@pytest.mark.parametrize("padding", [(0, 0), (2, 1)], ids=["odd", "even"])
+@pytest.mark.parametrize("wanted", [(1,), (1, 2), (0, 1), (0, 1, 2)], ids=str)
+def test_pooled_convolutions_have_the_gradients_of_their_layers(padding, wanted):
+    """Of a first layer those of weights and biases alone; without a bias where none is differentiated."""
+
+    def slopes(op):
+        def loss(x, w, b):
+            return op(x, w, b if 2 in wanted else None, padding).sin().sum()
+
+        return vmap(grad(loss, wanted))(*problem(1))
+
+    torch.testing.assert_close(slopes(conv_pool), slopes(layers), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["first layer", "later layer"])
+def test_pooled_convolutions_have_second_derivatives(first):
+    x, w, b = (t[0] for t in problem(1, count=1))
+
+    def curved(op):
+        inner = (1,) if first else (0, 1)
+
+        def length(x, w):
+            slope = grad(lambda x, w: op(x, w, b, (2, 1)).sin().sum(), inner)(x, w)
+            return sum(part.square().sum() for part in slope)
+
+        return grad(length, (0, 1))(x, w)
+
+    torch.testing.assert_close(curved(conv_pool), curved(layers), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("dims", [(0, None, None), (None, 0, 0), (0, 0, None)])
+def test_pooled_convolutions_share_tensors(dims):
+    given = [t if d == 0 else t[0] for t, d in zip(problem(1), dims, strict=True)]
+    got, expected = (
+        vmap(grad(lambda x, w, b: op(x, w, b, (2, 1)).sin().sum(), (1, 2)), in_dims=dims)(*given)
+        for op in (conv_pool, layers)
+    )
+    torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
@@ -206,6 +229,27 @@ def test_on_a_gpu_results_and_strides_are_as_announced(how, dtype):
     got = gradients(conv2d, x, w, b, how)
     for a, e in zip(got, gradients(F.conv2d, x.double(), w.double(), b.double(), how), strict=True):
         assert (a - e).norm() / e.norm() < TOLERANCE[dtype]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("padding", [(0, 0), (2, 1)], ids=["odd", "even"])
+@pytest.mark.parametrize("wanted", [(1, 2), (0, 1, 2)], ids=["first layer", "later layer"])
+@pytest.mark.parametrize("channels", [3, 24, 32, 64])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+def test_on_a_gpu_pooled_convolutions_agree(padding, wanted, channels, dtype):
+    """Windows whose largest values are nearly equal may choose another corner: the images are coarse, weights few."""
+    generator = torch.Generator("cuda").manual_seed(channels)
+    kind = {"generator": generator, "device": "cuda", "dtype": torch.float64}
+    x = torch.randint(-4, 5, (3, 4, channels, 11, 10), **kind)
+    w = torch.randint(-2, 3, (3, 40, channels, 3, 3), **kind)
+    b = torch.randint(-9, 10, (3, 40), **kind)
+
+    def slopes(op, *given):
+        return vmap(grad(lambda x, w, b: op(x, w, b, padding).square().sum() / 4096, wanted))(*given)
+
+    got = slopes(conv_pool, *(t.to(dtype) for t in (x, w, b)))
+    for a, e in zip(got, slopes(layers, x, w, b), strict=True):
+        assert (a - e).norm() / e.norm() < TOLERANCE[dtype] / 5
 
 
 class Walked(nn.Module):

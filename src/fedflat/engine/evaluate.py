@@ -5,9 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fedflat.kernels import use_lane_ops
 from fedflat.task import Batch, Task
 
 BATCH = 2000  # samples evaluated at once
+
+
+def judge(task: Task, device: torch.device) -> Task:
+    """The task with which models are evaluated on `device`: on a GPU its convolutions are those of fedflat.kernels."""
+    return Task(use_lane_ops(task.model), task.compute) if device.type == "cuda" else task
 
 
 @torch.no_grad()
@@ -20,7 +26,8 @@ def evaluate(task: Task, params: Tensor, data: Batch, batch_size: int = BATCH) -
         logits = task.logits(params, batch)
         loss = loss + task.cross_entropy(logits, batch).double() * len(y)
         correct = correct + (logits.argmax(-1) == y).sum()
-    return float(loss) / len(data.y), float(correct) / len(data.y)
+    loss, correct = torch.stack([loss, correct]).tolist()
+    return loss / len(data.y), correct / len(data.y)
 
 
 @torch.no_grad()

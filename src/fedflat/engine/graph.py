@@ -12,6 +12,10 @@ from torch.fx.experimental.proxy_tensor import make_fx
 def trace(function: Callable[..., Any], *inputs: Any) -> torch.fx.GraphModule:
     """The operations that `function` does on tensors like `inputs`, without the transforms that produced them."""
     graph = make_fx(lambda *tensors: function(*tensors), tracing_mode="real")(*inputs)
+    for node in graph.graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default):
+        if node.args[0] is node.args[1]:  # a part that never changes
+            node.replace_all_uses_with(node.args[0])
+            graph.graph.erase_node(node)
     graph.graph.eliminate_dead_code()
     graph.recompile()
     return graph

@@ -20,6 +20,11 @@ def pack(state: Any, prefix: str = "") -> dict[str, Tensor]:
     return {name: tensor for part in parts for name, tensor in part.items()}
 
 
+def leaves(state: Any) -> list[Tensor]:
+    """The tensors of a state, in order."""
+    return list(pack(state).values())
+
+
 def unpack(like: Any, named: Mapping[str, Tensor], prefix: str = "") -> Any:
     """The state with the structure of `like` and the tensors of `named`; the inverse of `pack`."""
     if isinstance(like, Tensor):

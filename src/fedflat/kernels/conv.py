@@ -63,14 +63,14 @@ def _twin(op: Any, plain: Any, a: Tensor, b: Tensor, how: Any) -> Any:
     return plain if lanes.covered(a, b, how) else op
 
 
-def _stack(t: Tensor, dim: int | None, count: int) -> Tensor:
+def stack(t: Tensor, dim: int | None, count: int) -> Tensor:
     """The lanes of t in front; a tensor all lanes share is repeated without a copy."""
     return t.expand(count, *t.shape) if dim is None else t.movedim(dim, 0)
 
 
 def _shared(op: Any, t: Tensor, dim: int | None, count: int, *rest: Any) -> Tensor:
     """op where all lanes have the same weights: one lane whose batch is everyone's."""
-    return op(_stack(t, dim, count).flatten(0, 1)[None], *rest)[0].unflatten(0, (count, -1))
+    return op(stack(t, dim, count).flatten(0, 1)[None], *rest)[0].unflatten(0, (count, -1))
 
 
 @_conv.register_vmap
@@ -79,7 +79,7 @@ def _(info: Any, dims: Any, x: Tensor, w: Tensor, b: Tensor | None, *how: Any) -
     if dims[1] is None and dims[2] is None:
         bias = None if b is None else b[None]
         return _shared(twin, x, dims[0], info.batch_size, w[None], bias, *how), 0
-    stacked = [None if t is None else _stack(t, d, info.batch_size) for t, d in zip((x, w, b), dims, strict=False)]
+    stacked = [None if t is None else stack(t, d, info.batch_size) for t, d in zip((x, w, b), dims, strict=False)]
     return twin(*stacked, *how), 0
 
 
@@ -88,13 +88,13 @@ def _(info: Any, dims: Any, g: Tensor, w: Tensor, *rest: Any) -> tuple[Tensor, i
     twin = _twin(_lane_input_grad, lanes.input_grad, g, w, rest[1:])
     if dims[1] is None:
         return _shared(twin, g, dims[0], info.batch_size, w[None], *rest), 0
-    return twin(*(_stack(t, d, info.batch_size) for t, d in zip((g, w), dims, strict=False)), *rest), 0
+    return twin(*(stack(t, d, info.batch_size) for t, d in zip((g, w), dims, strict=False)), *rest), 0
 
 
 @_weight_grad.register_vmap
 def _(info: Any, dims: Any, g: Tensor, x: Tensor, *rest: Any) -> tuple[Tensor, int]:
     twin = _twin(_lane_weight_grad, lanes.weight_grad, g, x, rest[1:])
-    return twin(*(_stack(t, d, info.batch_size) for t, d in zip((g, x), dims, strict=False)), *rest), 0
+    return twin(*(stack(t, d, info.batch_size) for t, d in zip((g, x), dims, strict=False)), *rest), 0
 
 
 class _Bilinear(torch.autograd.Function):
@@ -116,12 +116,12 @@ class _Conv(_Bilinear):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         (x, w), needs = ctx.saved_tensors, ctx.needs_input_grad
-        gx = _InputGrad.apply(g, w, x.shape[2:], *ctx.how) if needs[0] else None
-        gw = _WeightGrad.apply(g, x, w.shape[2:], *ctx.how) if needs[1] else None
+        gx = InputGrad.apply(g, w, x.shape[2:], *ctx.how) if needs[0] else None
+        gw = WeightGrad.apply(g, x, w.shape[2:], *ctx.how) if needs[1] else None
         return gx, gw, g.sum((0, 2, 3)) if needs[2] else None, None, None, None, None
 
 
-class _InputGrad(_Bilinear):
+class InputGrad(_Bilinear):
     @staticmethod
     def forward(g: Tensor, w: Tensor, size: list[int], *how: Any) -> Tensor:
         return _input_grad(g, w, size, *how)
@@ -130,11 +130,11 @@ class _InputGrad(_Bilinear):
     def backward(ctx: Any, h: Tensor) -> tuple[Tensor | None, ...]:
         (g, w), needs = ctx.saved_tensors, ctx.needs_input_grad
         gg = _Conv.apply(h, w, None, *ctx.how) if needs[0] else None
-        gw = _WeightGrad.apply(g, h, w.shape[2:], *ctx.how) if needs[1] else None
+        gw = WeightGrad.apply(g, h, w.shape[2:], *ctx.how) if needs[1] else None
         return gg, gw, None, None, None, None, None
 
 
-class _WeightGrad(_Bilinear):
+class WeightGrad(_Bilinear):
     @staticmethod
     def forward(g: Tensor, x: Tensor, size: list[int], *how: Any) -> Tensor:
         return _weight_grad(g, x, size, *how)
@@ -143,7 +143,7 @@ class _WeightGrad(_Bilinear):
     def backward(ctx: Any, h: Tensor) -> tuple[Tensor | None, ...]:
         (g, x), needs = ctx.saved_tensors, ctx.needs_input_grad
         gg = _Conv.apply(x, h, None, *ctx.how) if needs[0] else None
-        gx = _InputGrad.apply(g, h, x.shape[2:], *ctx.how) if needs[1] else None
+        gx = InputGrad.apply(g, h, x.shape[2:], *ctx.how) if needs[1] else None
         return gg, gx, None, None, None, None, None
 
 

@@ -8,6 +8,7 @@ operations around them, which a compiler fuses with the casts and the augmentati
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -15,8 +16,8 @@ import triton
 from torch import Tensor
 from torch.library import custom_op
 
-from fedflat.kernels.conv_triton import add_parts_kernel, conv_kernel, weight_grad_kernel
-from fedflat.kernels.tiles import Tiles, conv_tiles, spans, weight_grad_tiles
+from fedflat.kernels.conv_triton import add_parts_kernel, conv_kernel, spread_kernel, weight_grad_kernel
+from fedflat.kernels.tiles import Tiles, aligned, conv_tiles, few, power, spans, weight_grad_tiles
 
 
 def _precision(quick: str = "tf32") -> str:
@@ -24,95 +25,207 @@ def _precision(quick: str = "tf32") -> str:
     return quick if torch.backends.cuda.matmul.allow_tf32 else "ieee"
 
 
-def _aligned(t: Tensor) -> Tensor:
-    """t [L, …, C] dense within a lane, with zeros for further channels where that makes loads wide.
-
-    Loads move up to 16 bytes: C becomes 4 (images of three channels) or a multiple of 8.
-    """
-    channels = t.shape[-1]
-    wide = 4 if channels <= 4 else -(-channels // 8) * 8
-    if wide > channels:
-        return F.pad(t, (0, wide - channels))
+def _aligned(t: Tensor, padding: Sequence[int] = (0, 0)) -> Tensor:
+    """t [L, N, H, W, C] dense within a lane, with zeros around it and for the channels that make loads wide."""
+    more = aligned(t.shape[-1]) - t.shape[-1]
+    if more or any(padding):
+        t = F.pad(t, (0, more, padding[1], padding[1], padding[0], padding[0]))
     return t if t[0].is_contiguous() else t.contiguous()
 
 
-def _images(t: Tensor) -> Tensor:
+def _images(t: Tensor, padding: Sequence[int] = (0, 0)) -> Tensor:
     """[L, B, C, H, W] -> [L, B, H, W, C'], a view where it can be."""
-    return _aligned(t.permute(0, 1, 3, 4, 2))
+    return _aligned(t.permute(0, 1, 3, 4, 2), padding)
+
+
+def _filters(w: Tensor) -> Tensor:
+    """[L, O, C, kh, kw] -> [L, O, kh, kw, C']."""
+    return _aligned(w.permute(0, 1, 3, 4, 2))
+
+
+def _pairs(w: Tensor) -> Tensor:
+    """[L, O, C, kh, kw] -> [L, 2 O, C, kh, kw + 1]: filters for a pixel and for its neighbour to the right."""
+    return torch.cat([F.pad(w, (0, 1)), F.pad(w, (1, 0))], 1)
+
+
+def _size(x: Tensor, w: Tensor, padding: Sequence[int]) -> list[int]:
+    """Height and width of the filtered images."""
+    return [n + 2 * p - k + 1 for n, p, k in zip(x.shape[3:], padding, w.shape[3:], strict=True)]
+
+
+def _tiles(w: Tensor) -> Tiles:
+    """Those of conv for these filters."""
+    return conv_tiles(w.shape[4], aligned(w.shape[2]), w.shape[1], w.element_size() == 4)
 
 
 def conv(x: Tensor, w: Tensor, b: Tensor | None, padding: Sequence[int], tiles: Tiles | None = None) -> Tensor:
     """y[l] = conv2d(x[l], w[l], b[l]), channels-last."""
-    filters = _aligned(w.permute(0, 1, 3, 4, 2))
-    size = [n + 2 * p - k + 1 for n, p, k in zip(x.shape[3:], padding, w.shape[3:], strict=True)]
-    return _convolve(_images(x), filters, b, size, [-p for p in padding], 1, tiles).permute(0, 1, 4, 2, 3)
+    tiles, size = tiles or _tiles(w), _size(x, w, padding)
+    images, offset = _placed(x, padding, tiles)
+    return _convolve(images, _filters(w), b, size, offset, tiles).permute(0, 1, 4, 2, 3)
+
+
+def conv_pool(
+    x: Tensor, w: Tensor, b: Tensor | None, padding: Sequence[int], tiles: Tiles | None = None
+) -> tuple[Tensor, Tensor]:
+    """relu(max_pool2d(conv2d(x[l], w[l], b[l]), 2)) and the corners it came from, channels-last."""
+    tiles, size = tiles or _tiles(w), [n // 2 for n in _size(x, w, padding)]
+    images, offset = _placed(x, padding, tiles)
+    filters = _filters(w if _by_taps(x, tiles) else _pairs(w))
+    y, corner = _convolve_pool(images, filters, b, w.shape[1], size, offset, tiles)
+    return y.permute(0, 1, 4, 2, 3), corner.permute(0, 1, 4, 2, 3)
+
+
+def _by_taps(x: Tensor, tiles: Tiles) -> bool:
+    """Whether a block of filter entries lies within one tap."""
+    return aligned(x.shape[2]) % tiles.entries == 0
+
+
+def _placed(x: Tensor, padding: Sequence[int], tiles: Tiles) -> tuple[Tensor, list[int]]:
+    """Images and where the first filter begins in them: with their padding where a block is more than one tap."""
+    if _by_taps(x, tiles):
+        return _images(x), [-p for p in padding]
+    return _images(x, padding), [0, 0]
 
 
 def input_grad(g: Tensor, w: Tensor, size: Sequence[int], padding: Sequence[int], tiles: Tiles | None = None) -> Tensor:
-    """The gradient with respect to x, channels-last: a convolution of g that steps backwards."""
-    filters = _aligned(w.permute(0, 2, 3, 4, 1))
-    return _convolve(_images(g), filters, None, [*size], [*padding], -1, tiles).permute(0, 1, 4, 2, 3)
+    """The gradient with respect to x, channels-last: a convolution of g with the filters turned round."""
+    turned = w.flip(3, 4).transpose(1, 2)
+    return conv(g, turned, None, [k - 1 - p for k, p in zip(w.shape[3:], padding, strict=True)], tiles)
 
 
 def weight_grad(
     g: Tensor, x: Tensor, size: Sequence[int], padding: Sequence[int], tiles: Tiles | None = None
 ) -> Tensor:
-    """The gradient with respect to w, contiguous."""
-    return _weight_grad(_images(g), _images(x), g.shape[2], x.shape[2], [*size], [*padding], tiles)
+    """The gradient with respect to w, contiguous; images of few channels come with their padding: bounds are dear."""
+    images, padding = (_images(x, padding), (0, 0)) if few(x.shape[2]) else (_images(x), padding)
+    return _weight_grad(_images(g), None, images, g.shape[2], x.shape[2], [*size], [*padding], tiles)
+
+
+def pool_weight_grad(
+    g: Tensor, corner: Tensor, x: Tensor, size: Sequence[int], padding: Sequence[int], tiles: Tiles | None = None
+) -> Tensor:
+    """The same where g is the gradient of the pooled images: that of both filters of a pair, added."""
+    images, (height, width) = _images(x, padding), size
+    pairs = _weight_grad(
+        _images(g), _images(corner), images, g.shape[2], x.shape[2], [height, width + 1], [0, 0], tiles
+    )
+    left, right = pairs.chunk(2, 1)
+    return (left[..., :-1] + right[..., 1:]).contiguous()
+
+
+def spread(g: Tensor, corner: Tensor, size: Sequence[int]) -> Tensor:
+    """[B, C, h, w] -> [B, C, *size] channels-last: g at its corner of each 2x2 window, 0 elsewhere."""
+    dense = (t.permute(0, 2, 3, 1).contiguous() for t in (g, corner))
+    return _spread(*dense, [*size]).permute(0, 3, 1, 2)
+
+
+def _launch_conv(
+    x: Tensor, w: Tensor, b: Tensor | None, y: Tensor, corner: Tensor, offset: list[int], tiles: list[int]
+) -> None:
+    """Fill y, and corner where it is another tensor."""
+    lanes, batch, height, width, channels = x.shape
+    rows, columns, outputs = y.shape[2:]
+    block, pool, pixels = Tiles(*tiles), corner is not y, batch * rows * columns
+    share = 1 if not pool else 4 if channels % block.entries == 0 else 2
+    grid = (triton.cdiv(pixels * share, block.pixels), triton.cdiv(outputs, block.outputs), lanes)
+    bias = w if b is None else b if b.stride(1) == 1 else b.contiguous()
+    shape = (height, width, channels, rows, columns, outputs, *w.shape[2:4], *offset, b is not None, pool, _precision())
+    conv_kernel[grid](
+        x, w, bias, y, corner, pixels, x.stride(0), bias.stride(0), *shape, *block[:3],
+        num_warps=block.warps, num_stages=block.stages,
+    )  # fmt: skip
 
 
 @custom_op(
     "fedflat::tile_conv",
     mutates_args=(),
-    schema="(Tensor x, Tensor w, Tensor? b, int[] size, int[] offset, int step, int[]? tiles) -> Tensor",
+    schema="(Tensor x, Tensor w, Tensor? b, int[] size, int[] offset, int[] tiles) -> Tensor",
 )
-def _convolve(
-    x: Tensor, w: Tensor, b: Tensor | None, size: list[int], offset: list[int], step: int, tiles: list[int] | None
-) -> Tensor:
-    """y[l,s,i,j,o] = b[l,o] + Σ w[l,o,u,v,c] x[l, s, i + offset₀ + step u, j + offset₁ + step v, c]."""
-    lanes, batch, height, width, channels = x.shape
-    outputs, kh, kw = w.shape[1:4]
-    block = Tiles(*tiles) if tiles else conv_tiles(kh * kw * channels, channels, outputs, x.element_size() == 4)
-    y = x.new_empty(lanes, batch, *size, outputs)
-    pixels = batch * size[0] * size[1]
-    grid = (triton.cdiv(pixels, block.pixels), triton.cdiv(outputs, block.outputs), lanes)
-    bias = w if b is None else b if b.stride(1) == 1 else b.contiguous()
-    shape = (height, width, channels, *size, outputs, kh, kw, *offset, step, b is not None, _precision())
-    conv_kernel[grid](
-        x, w, bias, y, pixels, x.stride(0), bias.stride(0), *shape, *block[:3],
-        num_warps=block.warps, num_stages=block.stages,
-    )  # fmt: skip
+def _convolve(x: Tensor, w: Tensor, b: Tensor | None, size: list[int], offset: list[int], tiles: list[int]) -> Tensor:
+    """y[l,s,i,j,o] = b[l,o] + Σ w[l,o,u,v,c] x[l, s, i + offset₀ + u, j + offset₁ + v, c]."""
+    y = x.new_empty(*x.shape[:2], *size, w.shape[1])
+    _launch_conv(x, w, b, y, y, offset, tiles)
     return y
+
+
+@custom_op(
+    "fedflat::tile_conv_pool",
+    mutates_args=(),
+    schema="(Tensor x, Tensor w, Tensor? b, int outputs, int[] size, int[] offset, int[] tiles) -> (Tensor, Tensor)",
+)
+def _convolve_pool(
+    x: Tensor, w: Tensor, b: Tensor | None, outputs: int, size: list[int], offset: list[int], tiles: list[int]
+) -> tuple[Tensor, Tensor]:
+    """ReLU of the largest of each window of `_convolve`, and its corner; `size` is that after pooling."""
+    y = x.new_empty(*x.shape[:2], *size, outputs)
+    corner = torch.empty_like(y, dtype=torch.uint8)
+    _launch_conv(x, w, b, y, corner, offset, tiles)
+    return y, corner
 
 
 @custom_op(
     "fedflat::tile_weight_grad",
     mutates_args=(),
-    schema="(Tensor g, Tensor x, int outputs, int depth, int[] size, int[] padding, int[]? tiles) -> Tensor",
+    schema="(Tensor g, Tensor? corner, Tensor x, int outputs, int depth, int[] size, int[] padding, int[]? tiles)"
+    " -> Tensor",
 )
 def _weight_grad(
-    g: Tensor, x: Tensor, outputs: int, depth: int, size: list[int], padding: list[int], tiles: list[int] | None
+    g: Tensor,
+    corner: Tensor | None,
+    x: Tensor,
+    outputs: int,
+    depth: int,
+    size: list[int],
+    padding: list[int],
+    tiles: list[int] | None,
 ) -> Tensor:
     """gw[l,o,c,u,v] = Σ g[l,s,i,j,o] x[l,s,i+u−p,j+v−q,c] for o < outputs and c < depth.
 
-    Hopper multiplies transposed operands on its fast path only in 16 bits: three bf16 products replace a tf32 one.
+    With corners those of pairs, first all left ones. Hopper multiplies transposed operands on its fast path only in 16
+    bits: three bf16 products replace a tf32 one.
     """
     lanes, batch, height, width, channels = x.shape
     pixels, entries = batch * g.shape[2] * g.shape[3], size[0] * size[1] * channels
-    block = Tiles(*tiles) if tiles else weight_grad_tiles(entries, outputs, x.element_size() == 4)
+    pool = corner is not None
+    block = Tiles(*tiles) if tiles else weight_grad_tiles(entries, outputs, x.element_size() == 4, pool)
     programs = triton.cdiv(entries, block.entries) * triton.cdiv(outputs, block.outputs)
-    count, steps = spans(pixels, programs * lanes, block.pixels)
-    parts = x.new_empty(lanes, count, outputs, entries, dtype=torch.float32)
+    count, steps = spans(pixels, programs * lanes, block.pixels, pool)
+    filters = 2 * outputs if pool else outputs
+    parts = x.new_empty(lanes, count, filters, entries, dtype=torch.float32)
     shape = (height, width, channels, g.shape[2], g.shape[3], outputs, g.shape[4], *size, -padding[0], -padding[1])
     weight_grad_kernel[programs, count, lanes](
-        g, x, parts, pixels, g.stride(0), x.stride(0), *shape, steps, _precision("bf16x3"), *block[:3],
-        num_warps=block.warps, num_stages=block.stages,
+        g, corner if pool else g, x, parts, pixels, g.stride(0), x.stride(0), *shape, pool, steps,
+        _precision("bf16x3"), *block[:3], num_warps=block.warps, num_stages=block.stages,
     )  # fmt: skip
-    gw = x.new_empty(lanes, outputs, depth, *size)
-    grid = (triton.cdiv(outputs * entries, 256), lanes)
-    add_parts_kernel[grid](parts, gw, count, outputs, depth, channels, size[0] * size[1], 256)
+    gw = x.new_empty(lanes, filters, depth, *size)
+    grid = (triton.cdiv(filters * entries, 256), lanes)
+    add_parts_kernel[grid](parts, gw, count, filters, depth, channels, size[0] * size[1], 256)
     return gw
 
 
+@custom_op("fedflat::tile_spread", mutates_args=(), schema="(Tensor g, Tensor corner, int[] size) -> Tensor")
+def _spread(g: Tensor, corner: Tensor, size: list[int]) -> Tensor:
+    """Every thread moves 8 neighbours."""
+    batch, rows, columns, channels = g.shape
+    even = size == [2 * rows, 2 * columns]
+    y = (g.new_empty if even else g.new_zeros)(batch, *size, channels)
+    block, windows = power(channels, 8, 128), batch * rows * columns
+    grid = (triton.cdiv(windows, 1024 // block), triton.cdiv(channels, block))
+    spread_kernel[grid](g, corner, y, windows, rows, columns, *size, channels, 1024 // block, block, num_warps=4)
+    return y
+
+
 _convolve.register_fake(lambda x, w, b, size, *_: x.new_empty(*x.shape[:2], *size, w.shape[1]))
-_weight_grad.register_fake(lambda g, x, outputs, depth, size, *_: x.new_empty(len(x), outputs, depth, *size))
+_spread.register_fake(lambda g, corner, size: g.new_empty(len(g), *size, g.shape[3]))
+
+
+@_convolve_pool.register_fake
+def _(x: Tensor, w: Tensor, b: Tensor | None, outputs: int, size: list[int], *_: Any) -> tuple[Tensor, Tensor]:
+    y = x.new_empty(*x.shape[:2], *size, outputs)
+    return y, torch.empty_like(y, dtype=torch.uint8)
+
+
+@_weight_grad.register_fake
+def _(g: Tensor, corner: Tensor | None, x: Tensor, outputs: int, depth: int, size: list[int], *_: Any) -> Tensor:
+    return x.new_empty(len(x), outputs if corner is None else 2 * outputs, depth, *size)

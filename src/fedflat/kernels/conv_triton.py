@@ -7,9 +7,14 @@ Images are [L, B, H, W, C] in memory. With the output pixel m = (s, i, j) and th
     conv         y[l,m,o]  = b[l,o] + Σ_k A[l,m,k] w[l,o,k]
     weight_grad  gw[l,o,k] = Σ_m A[l,m,k] g[l,m,o]
 
-and input_grad is conv on g with steps −u, −v, offsets +p, +q and the filters' in- and outputs exchanged. Sums are in
-float32 in a fixed order, without atomics: the weight gradient cuts m into spans whose sums a second kernel adds, so
-results repeat bit for bit.
+and input_grad is conv on g with the filters turned round and their in- and outputs exchanged. Where POOL, y is also
+pooled: of the four pixels of a 2x2 window only the largest value is kept, plus b, through ReLU, with its corner 0 … 3,
+in reading order; and g is that of the pooled image, which counts at that corner only. Images of few channels are
+filtered there by PAIRS of filters, one column wider: a filter for the left pixels of the windows and, shifted by a
+column, for the right ones, so that A is loaded once for both.
+
+Sums are in float32 in a fixed order, without atomics: the weight gradient cuts m into spans whose sums a second kernel
+adds, so results repeat bit for bit.
 """
 
 from __future__ import annotations
@@ -24,11 +29,52 @@ def _inside(i, j, HEIGHT: tl.constexpr, WIDTH: tl.constexpr):
 
 
 @triton.jit
+def _larger(a, i, b, j):
+    """The larger of two values and its corner: the first of equal ones; what is not a number is never hidden."""
+    second = (a == a) & ((b > a) | (b != b) | ((b == a) & (j < i)))
+    return tl.where(second, b, a), tl.where(second, j, i)
+
+
+@triton.jit
+def _largest(total, corner, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    """Of BLOCK_M pixels, in the order of `_spots`, the largest of each window and its corner."""
+    total = tl.reshape(total, (2, BLOCK_M // 32, 2, 8, BLOCK_N))
+    corner = tl.reshape(corner, (2, BLOCK_M // 32, 2, 8, BLOCK_N))
+    total, corner = tl.reduce((total, corner), 2, _larger)
+    total, corner = tl.reduce((total, corner), 0, _larger)
+    return tl.reshape(total, (BLOCK_M // 4, BLOCK_N)), tl.reshape(corner, (BLOCK_M // 4, BLOCK_N))
+
+
+@triton.jit
+def _largest_of_pairs(total, corner, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    """The same where the left and the right pixels of windows are halves of the outputs."""
+    total = tl.reshape(total, (BLOCK_M // 16, 2, 8, 2, BLOCK_N))
+    corner = tl.reshape(corner, (BLOCK_M // 16, 2, 8, 2, BLOCK_N))
+    total, corner = tl.reduce((total, corner), 3, _larger)
+    total, corner = tl.reduce((total, corner), 1, _larger)
+    return tl.reshape(total, (BLOCK_M // 2, BLOCK_N)), tl.reshape(corner, (BLOCK_M // 2, BLOCK_N))
+
+
+@triton.jit
+def _spots(BLOCK_M: tl.constexpr, PAIRS: tl.constexpr):
+    """Window and corner of the BLOCK_M pixels of a tile; of pairs the corner of the left one.
+
+    The pixels of a window are 8 and BLOCK_M / 2 apart: there one thread has all of them after a matrix product.
+    """
+    r = tl.arange(0, BLOCK_M)
+    if PAIRS:
+        return r // 16 * 8 + r % 8, r // 8 % 2 * 2
+    else:
+        return r % (BLOCK_M // 2) // 16 * 8 + r % 8, r // (BLOCK_M // 2) * 2 + r // 8 % 2
+
+
+@triton.jit
 def conv_kernel(
     x,
     w,
     b,
     y,
+    corners,
     pixels,
     x_lane,
     b_lane,
@@ -42,50 +88,78 @@ def conv_kernel(
     KW: tl.constexpr,
     TOP: tl.constexpr,
     LEFT: tl.constexpr,
-    STEP: tl.constexpr,
     BIAS: tl.constexpr,
+    POOL: tl.constexpr,
     PRECISION: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
-    """y of BLOCK_M pixels and BLOCK_N outputs of one lane; the image has HEIGHT x WIDTH pixels, y ROWS x COLUMNS."""
+    """y of BLOCK_M pixels (before pooling) and BLOCK_N outputs of one lane; y has ROWS x COLUMNS pixels.
+
+    A block of filter entries lies within one tap where the channels allow that, else in one row of taps, whose entries
+    are neighbours in the image: there the image must come with its padding (TOP = LEFT = 0).
+    """
+    TAPS: tl.constexpr = CHANNELS % BLOCK_K == 0
+    WIDE: tl.constexpr = CHANNELS if TAPS else KW * CHANNELS  # entries of a tap, or of a row of taps
+    BLOCKS: tl.constexpr = (WIDE + BLOCK_K - 1) // BLOCK_K
     SIZE: tl.constexpr = KH * KW * CHANNELS
+    SCALE: tl.constexpr = 2 if POOL else 1
+    PAIRS: tl.constexpr = POOL and not TAPS
+    SIDES: tl.constexpr = 2 if PAIRS else 1
+    STORED: tl.constexpr = BLOCK_M * SIDES // (SCALE * SCALE)
     lane = tl.program_id(2).to(tl.int64)
-    m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
-    n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
-    i = m // COLUMNS % ROWS + TOP
-    j = m % COLUMNS + LEFT
+    first = tl.program_id(0) * STORED
+    n = tl.arange(0, SIDES * BLOCK_N)
+    o = tl.program_id(1) * BLOCK_N + n % BLOCK_N
+    if POOL:
+        window, spot = _spots(BLOCK_M, PAIRS)
+        m = first + window
+    else:
+        m = first + tl.arange(0, BLOCK_M)
+        spot = tl.zeros((BLOCK_M,), dtype=tl.int32)
+    i = m // COLUMNS % ROWS * SCALE + spot // 2 + TOP
+    j = m % COLUMNS * SCALE + spot % 2 + LEFT
     pixel = (m // (ROWS * COLUMNS)).to(tl.int64) * (HEIGHT * WIDTH) + i * WIDTH + j
     image = x + lane * x_lane + pixel * CHANNELS
-    filters = w + lane * (OUTPUTS * SIZE) + n * SIZE
-    total = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-    for block in range((SIZE + BLOCK_K - 1) // BLOCK_K):
-        k = block * BLOCK_K + tl.arange(0, BLOCK_K)
-        if CHANNELS % BLOCK_K == 0:  # the whole block is one tap: its bounds are per pixel, not per entry
-            tap = block // (CHANNELS // BLOCK_K)
-            u = tap // KW * STEP
-            v = tap % KW * STEP
-            here = block % (CHANNELS // BLOCK_K) * BLOCK_K + tl.arange(0, BLOCK_K) + (u * WIDTH + v) * CHANNELS
+    filters = w + lane * (SIDES * OUTPUTS * SIZE) + (n // BLOCK_N * OUTPUTS + o) * SIZE
+    total = tl.zeros((BLOCK_M, SIDES * BLOCK_N), dtype=tl.float32)
+    for block in range(SIZE // WIDE * BLOCKS):
+        part = block // BLOCKS
+        k = block % BLOCKS * BLOCK_K + tl.arange(0, BLOCK_K)
+        if TAPS:
+            u = part // KW
+            v = part % KW
+            here = (u * WIDTH + v) * CHANNELS + k
             known = ((m < pixels) & _inside(i + u, j + v, HEIGHT, WIDTH))[:, None]
         else:
-            u = k // CHANNELS // KW * STEP
-            v = k // CHANNELS % KW * STEP
-            here = k % CHANNELS + (u * WIDTH + v) * CHANNELS
-            known = (m < pixels)[:, None] & (k < SIZE)[None, :]
-            known = known & _inside(i[:, None] + u[None, :], j[:, None] + v[None, :], HEIGHT, WIDTH)
+            here = part * (WIDTH * CHANNELS) + k
+            known = (m < pixels)[:, None] & (k < WIDE)[None, :]
         left = tl.load(image[:, None] + here[None, :], mask=known, other=0.0)
-        right = tl.load(filters[None, :] + k[:, None], mask=(n < OUTPUTS)[None, :] & (k < SIZE)[:, None], other=0.0)
+        place = filters[None, :] + (part * WIDE + k)[:, None]
+        right = tl.load(place, mask=(o < OUTPUTS)[None, :] & (k < WIDE)[:, None], other=0.0)
         total = tl.dot(left, right, total, input_precision=PRECISION)
+    corner = spot[:, None] + (n // BLOCK_N)[None, :]
+    if PAIRS:
+        total, corner = _largest_of_pairs(total, corner, BLOCK_M, BLOCK_N)
+    elif POOL:
+        total, corner = _largest(total, corner, BLOCK_M, BLOCK_N)
+    m = first + tl.arange(0, STORED)
+    o = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    place = (lane * pixels + m)[:, None] * OUTPUTS + o[None, :]
+    known = (m < pixels)[:, None] & (o < OUTPUTS)[None, :]
     if BIAS:
-        total += tl.load(b + lane * b_lane + n, mask=n < OUTPUTS, other=0.0).to(tl.float32)[None, :]
-    place = y + (lane * pixels + m)[:, None] * OUTPUTS + n[None, :]
-    tl.store(place, total.to(y.dtype.element_ty), mask=(m < pixels)[:, None] & (n < OUTPUTS)[None, :])
+        total += tl.load(b + lane * b_lane + o, mask=o < OUTPUTS, other=0.0).to(tl.float32)[None, :]
+    if POOL:
+        total = tl.where(total < 0, 0.0, total)
+        tl.store(corners + place, corner.to(tl.uint8), mask=known)
+    tl.store(y + place, total.to(y.dtype.element_ty), mask=known)
 
 
 @triton.jit
 def weight_grad_kernel(
     g,
+    corners,
     x,
     parts,
     pixels,
@@ -102,38 +176,51 @@ def weight_grad_kernel(
     KW: tl.constexpr,
     TOP: tl.constexpr,
     LEFT: tl.constexpr,
+    POOL: tl.constexpr,
     STEPS: tl.constexpr,
     PRECISION: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
-    """parts[lane, span, n, k]: the sum over one span of pixels for BLOCK_K filter entries and BLOCK_N outputs."""
+    """parts[lane, span, n, k]: the sum over one span of pixels of g for BLOCK_K filter entries and BLOCK_N outputs.
+
+    g has ROWS x COLUMNS pixels (after pooling), of STRIDE channels in memory. Where POOL, the filters are pairs.
+    """
     SIZE: tl.constexpr = KH * KW * CHANNELS
+    SCALE: tl.constexpr = 2 if POOL else 1
     BLOCKS_K: tl.constexpr = (SIZE + BLOCK_K - 1) // BLOCK_K
     lane = tl.program_id(2).to(tl.int64)
     k = tl.program_id(0) % BLOCKS_K * BLOCK_K + tl.arange(0, BLOCK_K)
-    n = tl.program_id(0) // BLOCKS_K * BLOCK_N + tl.arange(0, BLOCK_N)
+    n = tl.arange(0, SCALE * BLOCK_N)
+    o = tl.program_id(0) // BLOCKS_K * BLOCK_N + n % BLOCK_N
     u = k // CHANNELS // KW + TOP
     v = k // CHANNELS % KW + LEFT
     image = x + lane * x_lane + (k % CHANNELS + (u * WIDTH + v) * CHANNELS)[None, :]
-    grads = g + lane * g_lane + n[None, :]
-    total = tl.zeros((BLOCK_K, BLOCK_N), dtype=tl.float32)
+    grads = g + lane * g_lane
+    spots = corners + lane * g_lane
+    total = tl.zeros((BLOCK_K, SCALE * BLOCK_N), dtype=tl.float32)
     first = tl.program_id(1) * (STEPS * BLOCK_M)
     for step in range(STEPS):
         m = first + step * BLOCK_M + tl.arange(0, BLOCK_M)
-        i = m // COLUMNS % ROWS
-        j = m % COLUMNS
-        pixel = (m // (ROWS * COLUMNS)).to(tl.int64) * (HEIGHT * WIDTH) + i * WIDTH + j
-        known = (m < pixels)[:, None] & (k < SIZE)[None, :]
-        if TOP != 0 or LEFT != 0:
-            known = known & _inside(i[:, None] + u[None, :], j[:, None] + v[None, :], HEIGHT, WIDTH)
-        left = tl.load(image + (pixel * CHANNELS)[:, None], mask=known, other=0.0)
-        place = grads + (m.to(tl.int64) * STRIDE)[:, None]
-        right = tl.load(place, mask=(m < pixels)[:, None] & (n < OUTPUTS)[None, :], other=0.0)
-        total = tl.dot(tl.trans(left), right, total, input_precision=PRECISION)
-    part = parts + (lane * tl.num_programs(1) + tl.program_id(1)) * (OUTPUTS * SIZE)
-    tl.store(part + n[None, :] * SIZE + k[:, None], total, mask=(k < SIZE)[:, None] & (n < OUTPUTS)[None, :])
+        place = (m.to(tl.int64) * STRIDE)[:, None] + o[None, :]
+        asked = (m < pixels)[:, None] & (o < OUTPUTS)[None, :]
+        whole = tl.load(grads + place, mask=asked, other=0.0)
+        if POOL:
+            corner = tl.load(spots + place, mask=asked, other=0)
+        for row in tl.static_range(SCALE):
+            i = m // COLUMNS % ROWS * SCALE + row
+            j = m % COLUMNS * SCALE
+            pixel = (m // (ROWS * COLUMNS)).to(tl.int64) * (HEIGHT * WIDTH) + i * WIDTH + j
+            known = (m < pixels)[:, None] & (k < SIZE)[None, :]
+            if TOP != 0 or LEFT != 0:
+                known = known & _inside(i[:, None] + u[None, :], j[:, None] + v[None, :], HEIGHT, WIDTH)
+            left = tl.load(image + (pixel * CHANNELS)[:, None], mask=known, other=0.0)
+            right = tl.where(corner == 2 * row + (n // BLOCK_N)[None, :], whole, 0.0) if POOL else whole
+            total = tl.dot(tl.trans(left), right, total, input_precision=PRECISION)
+    part = parts + (lane * tl.num_programs(1) + tl.program_id(1)) * (SCALE * OUTPUTS * SIZE)
+    place = (n // BLOCK_N * OUTPUTS + o)[None, :] * SIZE + k[:, None]
+    tl.store(part + place, total, mask=(k < SIZE)[:, None] & (o < OUTPUTS)[None, :])
 
 
 @triton.jit
@@ -157,3 +244,32 @@ def add_parts_kernel(
     c = e % CHANNELS
     entry = (e // (TAPS * CHANNELS) * DEPTH + c) * TAPS + e // CHANNELS % TAPS
     tl.store(gw + lane * (OUTPUTS * DEPTH * TAPS) + entry, total, mask=(e < SIZE) & (c < DEPTH))
+
+
+@triton.jit
+def spread_kernel(
+    g,
+    corners,
+    y,
+    windows,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    HEIGHT: tl.constexpr,
+    WIDTH: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
+    """y [·, HEIGHT, WIDTH, CHANNELS] with g [·, ROWS, COLUMNS, CHANNELS] at the corners and 0 elsewhere in a window."""
+    m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    known = (m < windows)[:, None] & (n < CHANNELS)[None, :]
+    m = m.to(tl.int64)
+    place = (m * CHANNELS)[:, None] + n[None, :]
+    value = tl.load(g + place, mask=known, other=0.0)
+    corner = tl.load(corners + place, mask=known, other=0)
+    row = m // (ROWS * COLUMNS) * HEIGHT + m // COLUMNS % ROWS * 2
+    for spot in tl.static_range(4):
+        pixel = (row + spot // 2) * WIDTH + m % COLUMNS * 2 + spot % 2
+        there = y + (pixel * CHANNELS)[:, None] + n[None, :]
+        tl.store(there, tl.where(corner == spot, value, 0.0), mask=known)

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn.grad import conv2d_input, conv2d_weight
 
 from fedflat.kernels import patches
+from fedflat.kernels.tiles import few
 
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
@@ -146,3 +147,43 @@ def weight_grad(g: Tensor, x: Tensor, size: list[int], *how: Any) -> Tensor:
     from fedflat.kernels import conv_launch
 
     return conv_launch.weight_grad(g, x, size, how[1])
+
+
+def _windows(z: Tensor) -> Tensor:
+    """[..., H, W] -> [..., h, w, 4]: the 2x2 windows, their pixels in reading order."""
+    return z.unfold(-2, 2, 2).unfold(-2, 2, 2).flatten(-2)
+
+
+def conv_pool(x: Tensor, w: Tensor, b: Tensor | None, padding: list[int]) -> tuple[Tensor, Tensor]:
+    """y[l] = relu(max_pool2d(conv2d(x[l], w[l], b[l]), 2)) and the corner of each window it came from."""
+    how = ((1, 1), padding, (1, 1), 1)
+    if not covered(x, w, how):
+        y, corner = _windows(conv(x, w, b, *how)).max(-1)
+        return torch.relu(y), corner.to(torch.uint8)
+    from fedflat.kernels import conv_launch
+
+    return conv_launch.conv_pool(x, w, b, padding)
+
+
+def spread(g: Tensor, corner: Tensor, size: list[int]) -> Tensor:
+    """[B, C, h, w] -> [B, C, *size]: g at its corner of each window, 0 elsewhere."""
+    if g.is_cuda and _has_triton():
+        from fedflat.kernels import conv_launch
+
+        return conv_launch.spread(g, corner, size)
+    out, (height, width) = g.new_zeros(*g.shape[:2], *size), g.shape[2:]
+    for k in range(4):
+        out[:, :, k // 2 : 2 * height : 2, k % 2 : 2 * width : 2] = torch.where(corner == k, g, 0)
+    return out
+
+
+def pool_weight_grad(g: Tensor, corner: Tensor, x: Tensor, size: list[int], padding: list[int]) -> Tensor:
+    """weight_grad of the gradient that `spread` makes of g."""
+    how = ((1, 1), padding, (1, 1), 1)
+    if not (covered(g, x, how) and few(x.shape[2])):
+        whole = [n + 2 * p - k + 1 for n, p, k in zip(x.shape[3:], padding, size, strict=True)]
+        spread_out = spread(g.flatten(0, 1), corner.flatten(0, 1), whole)
+        return weight_grad(spread_out.unflatten(0, g.shape[:2]), x, size, *how)
+    from fedflat.kernels import conv_launch
+
+    return conv_launch.pool_weight_grad(g, corner, x, size, padding)

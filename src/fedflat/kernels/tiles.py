@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-PROGRAMS = 512  # of the weight gradient: about four for each multiprocessor of a large GPU
+PROGRAMS = 396  # of the weight gradient: three for each of 132 multiprocessors, which have room for them at once
+POOL_PROGRAMS = 264  # of that of pooled images: two
 
 
 class Tiles(NamedTuple):
@@ -25,21 +26,36 @@ def power(n: int, least: int, most: int) -> int:
     return max(least, min(most, 1 << (n - 1).bit_length()))
 
 
-def conv_tiles(size: int, channels: int, outputs: int, wide: bool) -> Tiles:
-    """Tiles of conv and input_grad for filters of `size` entries; `wide` is for 4-byte numbers."""
-    columns = power(outputs, 16, 64)
-    if channels < 32:
-        return Tiles(128, columns, power(size, 16, 64 if wide else 128), 4, 1)
-    return Tiles(256, columns, 32 if wide else power(min(channels, 64), 32, 64), 8, 3)
+def aligned(channels: int) -> int:
+    """Channels with those added that make loads wide, up to 16 bytes: 4 for coloured images, else a multiple of 8."""
+    return 4 if channels <= 4 else -(-channels // 8) * 8
 
 
-def weight_grad_tiles(size: int, outputs: int, wide: bool) -> Tiles:
+def few(channels: int) -> bool:
+    """Whether a tap has too few entries for a block of its own."""
+    return channels < 32
+
+
+def conv_tiles(width: int, channels: int, outputs: int, wide: bool) -> Tiles:
+    """Tiles of conv and input_grad for filters of this width; `wide` is for 4-byte numbers."""
+    columns, most = power(outputs, 16, 64), 32 if wide else 64
+    if few(channels):
+        return Tiles(128, columns, power(width * channels, 16, most), 4, 1)
+    entries = most if channels % most == 0 else 32
+    return Tiles(256, columns, entries, 8, 3) if columns <= 32 else Tiles(128, columns, entries, 4, 3)
+
+
+def weight_grad_tiles(size: int, outputs: int, wide: bool, pool: bool) -> Tiles:
     """Tiles of weight_grad, where pixels are what is summed over."""
-    return Tiles(32 if wide else 64, power(outputs, 16, 64), power(size, 16, 128), 4, 3)
+    pixels, columns = 32 if wide else 64, power(outputs, 16, 64)
+    if pool:
+        return Tiles(pixels // 2, columns, power(size, 16, 128), 8, 1)
+    entries = 64 if 6 * size < 5 * (-(-size // 128) * 128) else 128  # unless 128 leave more than a sixth unused
+    return Tiles(pixels, columns, power(size, 16, entries), 4, 3)
 
 
-def spans(pixels: int, programs: int, block: int) -> tuple[int, int]:
-    """How many spans of pixels, and blocks in each, make `programs` times spans about PROGRAMS."""
-    blocks = -(-pixels // block)
-    each = -(-blocks // max(1, min(blocks, PROGRAMS // programs)))
+def spans(pixels: int, programs: int, block: int, pool: bool) -> tuple[int, int]:
+    """How many spans of pixels, and blocks in each, fill a GPU with `programs` for each span."""
+    blocks, most = -(-pixels // block), POOL_PROGRAMS if pool else PROGRAMS
+    each = -(-blocks // max(1, min(blocks, most // programs)))
     return -(-blocks // each), each

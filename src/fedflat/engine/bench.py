@@ -1,0 +1,162 @@
+"""The lanes of the batched engine: the tensors that stay from round to round, and the step that works on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from fedflat.data.feed import Plan, Source
+from fedflat.engine.contract import Job
+from fedflat.engine.graph import WARM_UP, capture, trace
+from fedflat.engine.packing import Schedule
+from fedflat.engine.state import leaves, tree_map
+from fedflat.local import SGD, Carry, advance, start
+from fedflat.method import Method
+from fedflat.task import Task
+from fedflat.transfer import send
+
+
+class Work(NamedTuple):
+    """All clients of all trials in one exchange; item i trains client `clients[i]` of job `owner[i]`."""
+
+    jobs: Sequence[Job]
+    owner: list[int]
+    clients: list[int]
+    states: Any  # stacked over items
+    messages: Any  # stacked over jobs
+
+
+class Bench:
+    """The lanes' tensors, which stay from round to round, and the step that works on them."""
+
+    def __init__(
+        self, method: Method, task: Task, source: Source, lanes: int, work: Work, plan: Plan, sgd: SGD
+    ) -> None:
+        self.method, self.task, self.source = method, task, source
+        zeros = [0] * lanes
+        self.message = tree_map(lambda t: t[zeros].clone(), work.messages)
+        self.carry = start(self.message, tree_map(lambda t: t[zeros].clone(), work.states))
+        self.carry = self.carry._replace(w=self.carry.w.clone())
+        self.lr = sgd.lr.clone()
+        self.momentum, self.weight_decay = sgd.momentum, sgd.weight_decay
+        self._trace(Plan(*(t[zeros, 0] for t in plan)))
+        self._capacity = 0
+
+    def _trace(self, plan: Plan) -> None:
+        """The step as plain operations; on a GPU compiled to work in place."""
+        inputs = (self.carry, self.message, self.lr, plan)
+        graph = trace(self._in_place if self.lr.is_cuda else self._advance, *inputs)
+        first, count = len(leaves(self.carry)), len(leaves(self.message))
+        self._reads = [bool(node.users) for node in graph.graph.find_nodes(op="placeholder")[first : first + count]]
+        self._step: Callable[..., Any] = graph
+        if self.lr.is_cuda:
+            self.clock = torch.zeros(1, dtype=torch.int64, device=self.lr.device)
+            self._step = torch.compile(graph, fullgraph=True, dynamic=False)
+
+    def _advance(self, carry: Carry, message: Any, lr: Tensor, plan: Plan) -> Carry:
+        """One step of every lane."""
+        sgd = SGD(lr, self.momentum, self.weight_decay)
+        step = vmap(lambda c, b, m: advance(self.method, self.task, sgd, c, b, m))
+        return step(carry, self.source.batch(plan), message)
+
+    def _in_place(self, carry: Carry, message: Any, lr: Tensor, plan: Plan) -> None:
+        """One step of every lane, written over the carry."""
+        tree_map(torch.Tensor.copy_, carry, self._advance(carry, message, lr, plan))
+
+    def play(self, work: Work, plan: Plan, table: Schedule, sgd: SGD) -> tuple[Tensor, Any]:
+        """All steps of a round; returns each item's end of training and state."""
+        self._load(plan, table)
+        self.lr.copy_(sgd.lr)
+        ends = self.carry.w.new_empty(len(work.clients), self.carry.w.shape[1])
+        states = tree_map(torch.clone, work.states)
+        owner = send(work.owner, ends.device)
+        lanes = len(self.carry.w)
+        starts, stops = (_by_time(rows, lanes, ends.device) for rows in (table.starts, table.ends))
+        for time in range(len(table.item) + 1):
+            if time in stops:
+                self._put_aside(stops[time], ends, states)
+            if time in starts:
+                self._take_up(starts[time], owner, work)
+            if time < len(table.item):
+                self._tick(time)
+        return ends, states
+
+    def _load(self, plan: Plan, table: Schedule) -> None:
+        """Lay the round's plan out by time and lane."""
+        device, steps = self.lr.device, len(table.item)
+        item, step = (send(t, device) for t in (table.item, table.step))
+        self._reserve(steps, plan)
+        rows = item.clamp(min=0)
+        for buffer, source in zip(self._plan, plan, strict=True):
+            buffer[:steps] = source[rows, step]
+        if device.type == "cuda":
+            self.clock.zero_()
+
+    def _reserve(self, steps: int, plan: Plan) -> None:
+        """Room for `steps` steps; on a GPU the step is captured anew when the room moves."""
+        if steps <= self._capacity:
+            return
+        self._capacity = max(steps, 2 * self._capacity, WARM_UP + 1)
+        lanes, batch = len(self.carry.w), plan.rows.shape[-1]
+        self._plan = Plan(*(t.new_zeros(self._capacity, lanes, batch) for t in plan))
+        if self.lr.is_cuda:
+            self.clock.zero_()
+            self._replay = capture(self._timed_step)
+
+    def _timed_step(self) -> None:
+        """One step at the time on the device's own clock."""
+        plan = Plan(*(t.index_select(0, self.clock)[0] for t in self._plan))
+        self._step(self.carry, self.message, self.lr, plan)
+        self.clock.add_(1)
+
+    def _tick(self, time: int) -> None:
+        """One step of every lane."""
+        if self.lr.is_cuda:
+            return self._replay()
+        new = self._step(self.carry, self.message, self.lr, Plan(*(t[time] for t in self._plan)))
+        self.carry = tree_map(torch.Tensor.contiguous, new)  # a constant comes as one element seen many times
+
+    def _put_aside(self, move: Move, ends: Tensor, states: Any) -> None:
+        """Store what finished items have learned."""
+        ends.index_copy_(0, move.items, move.of(self.carry.w))
+        tree_map(lambda kept, lane: kept.index_copy_(0, move.items, move.of(lane)), states, self.carry.client)
+
+    def _take_up(self, move: Move, owner: Tensor, work: Work) -> None:
+        """Give lanes new items: their trial's message as far as steps read it, their own state, no momentum."""
+
+        def rows(new: Tensor) -> Tensor:
+            return new.expand(len(move.items), *new.shape[1:]) if len(new) == 1 else new[owner[move.items]]
+
+        parts = zip(leaves(self.message), leaves(work.messages), self._reads, strict=True)
+        for lane, new in ((lane, new) for lane, new, read in parts if read):
+            lane.index_copy_(0, move.lanes, rows(new))
+        self.carry.w.index_copy_(0, move.lanes, rows(work.messages.params))
+        if self.momentum:
+            self.carry.buffer.index_fill_(0, move.lanes, 0.0)
+        tree_map(lambda lane, new: lane.index_copy_(0, move.lanes, new[move.items]), self.carry.client, work.states)
+
+
+class Move(NamedTuple):
+    """Lanes and the items they take up or put aside; `all`: every lane, in order."""
+
+    lanes: Tensor
+    items: Tensor
+    all: bool
+
+    def of(self, t: Tensor) -> Tensor:
+        """What these lanes have of t."""
+        return t if self.all else t[self.lanes]
+
+
+def _by_time(rows: np.ndarray, lanes: int, device: torch.device) -> dict[int, Move]:
+    """The moves at each time, sent to the device at once."""
+    moved = send(np.ascontiguousarray(rows[:, 1:].T), device)
+    times, first = np.unique(rows[:, 0], return_index=True)
+    bounds = zip(times.tolist(), first.tolist(), [*first[1:].tolist(), len(rows)], strict=True)
+    every = range(lanes)
+    return {t: Move(moved[0, a:b], moved[1, a:b], rows[a:b, 1].tolist() == [*every]) for t, a, b in bounds}
