@@ -25,22 +25,15 @@ def _precision(quick: str = "tf32") -> str:
     return quick if torch.backends.cuda.matmul.allow_tf32 else "ieee"
 
 
-def _aligned(t: Tensor, padding: Sequence[int] = (0, 0)) -> Tensor:
-    """t [L, N, H, W, C] dense within a lane, with zeros around it and for the channels that make loads wide."""
-    more = aligned(t.shape[-1]) - t.shape[-1]
+def _dense(t: Tensor, padding: Sequence[int] = (0, 0)) -> Tensor:
+    """Images or filters [L, N, C, H, W] -> [L, N, H, W, C'], dense within a lane, a view where it can be.
+
+    Zeros are added around them, and for the channels that make loads wide.
+    """
+    t, more = t.permute(0, 1, 3, 4, 2), aligned(t.shape[2]) - t.shape[2]
     if more or any(padding):
         t = F.pad(t, (0, more, padding[1], padding[1], padding[0], padding[0]))
     return t if t[0].is_contiguous() else t.contiguous()
-
-
-def _images(t: Tensor, padding: Sequence[int] = (0, 0)) -> Tensor:
-    """[L, B, C, H, W] -> [L, B, H, W, C'], a view where it can be."""
-    return _aligned(t.permute(0, 1, 3, 4, 2), padding)
-
-
-def _filters(w: Tensor) -> Tensor:
-    """[L, O, C, kh, kw] -> [L, O, kh, kw, C']."""
-    return _aligned(w.permute(0, 1, 3, 4, 2))
 
 
 def _pairs(w: Tensor) -> Tensor:
@@ -62,7 +55,7 @@ def conv(x: Tensor, w: Tensor, b: Tensor | None, padding: Sequence[int], tiles: 
     """y[l] = conv2d(x[l], w[l], b[l]), channels-last."""
     tiles, size = tiles or _tiles(w), _size(x, w, padding)
     images, offset = _placed(x, padding, tiles)
-    return _convolve(images, _filters(w), b, size, offset, tiles).permute(0, 1, 4, 2, 3)
+    return _convolve(images, _dense(w), b, size, offset, tiles).permute(0, 1, 4, 2, 3)
 
 
 def conv_pool(
@@ -71,7 +64,7 @@ def conv_pool(
     """relu(max_pool2d(conv2d(x[l], w[l], b[l]), 2)) and the corners it came from, channels-last."""
     tiles, size = tiles or _tiles(w), [n // 2 for n in _size(x, w, padding)]
     images, offset = _placed(x, padding, tiles)
-    filters = _filters(w if _by_taps(x, tiles) else _pairs(w))
+    filters = _dense(w if _by_taps(x, tiles) else _pairs(w))
     y, corner = _convolve_pool(images, filters, b, w.shape[1], size, offset, tiles)
     return y.permute(0, 1, 4, 2, 3), corner.permute(0, 1, 4, 2, 3)
 
@@ -84,8 +77,8 @@ def _by_taps(x: Tensor, tiles: Tiles) -> bool:
 def _placed(x: Tensor, padding: Sequence[int], tiles: Tiles) -> tuple[Tensor, list[int]]:
     """Images and where the first filter begins in them: with their padding where a block is more than one tap."""
     if _by_taps(x, tiles):
-        return _images(x), [-p for p in padding]
-    return _images(x, padding), [0, 0]
+        return _dense(x), [-p for p in padding]
+    return _dense(x, padding), [0, 0]
 
 
 def input_grad(g: Tensor, w: Tensor, size: Sequence[int], padding: Sequence[int], tiles: Tiles | None = None) -> Tensor:
@@ -98,18 +91,16 @@ def weight_grad(
     g: Tensor, x: Tensor, size: Sequence[int], padding: Sequence[int], tiles: Tiles | None = None
 ) -> Tensor:
     """The gradient with respect to w, contiguous; images of few channels come with their padding: bounds are dear."""
-    images, padding = (_images(x, padding), (0, 0)) if few(x.shape[2]) else (_images(x), padding)
-    return _weight_grad(_images(g), None, images, g.shape[2], x.shape[2], [*size], [*padding], tiles)
+    images, padding = (_dense(x, padding), (0, 0)) if few(x.shape[2]) else (_dense(x), padding)
+    return _weight_grad(_dense(g), None, images, g.shape[2], x.shape[2], [*size], [*padding], tiles)
 
 
 def pool_weight_grad(
     g: Tensor, corner: Tensor, x: Tensor, size: Sequence[int], padding: Sequence[int], tiles: Tiles | None = None
 ) -> Tensor:
     """The same where g is the gradient of the pooled images: that of both filters of a pair, added."""
-    images, (height, width) = _images(x, padding), size
-    pairs = _weight_grad(
-        _images(g), _images(corner), images, g.shape[2], x.shape[2], [height, width + 1], [0, 0], tiles
-    )
+    images, (height, width) = _dense(x, padding), size
+    pairs = _weight_grad(_dense(g), _dense(corner), images, g.shape[2], x.shape[2], [height, width + 1], [0, 0], tiles)
     left, right = pairs.chunk(2, 1)
     return (left[..., :-1] + right[..., 1:]).contiguous()
 

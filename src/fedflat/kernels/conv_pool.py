@@ -21,11 +21,10 @@ from torch.library import custom_op
 from fedflat.kernels import lanes
 from fedflat.kernels.conv import InputGrad, WeightGrad, conv2d, stack
 
-_PLAIN = ((1, 1), (1, 1), 1)  # stride, dilation, groups
-
 
 def _how(padding: Any) -> tuple[Any, ...]:
-    return _PLAIN[0], padding, *_PLAIN[1:]
+    """Stride, padding, dilation and groups of the convolutions."""
+    return (1, 1), padding, (1, 1), 1
 
 
 @custom_op(
