@@ -166,6 +166,15 @@ def test_lda_says_once_when_it_had_to_top_clients_up(monkeypatch, capsys):
     assert _same(parts, again)
 
 
+def test_of_many_processes_the_first_says_so(monkeypatch, capsys):
+    monkeypatch.setattr(allocate, "_DRAWS", 200_000)
+    monkeypatch.setenv("RANK", "1")
+    allocate._tell.cache_clear()
+    lda(CIFAR10, 100, 0.01, 0)
+    allocate._tell.cache_clear()
+    assert capsys.readouterr().err == ""
+
+
 @pytest.mark.parametrize(("labels", "clients", "draws"), [(CIFAR10, 100, 200), (CIFAR10[:1437], 143, 26)])
 def test_lda_gives_up_early_only_where_much_is_missing(monkeypatch, capsys, labels, clients, draws):
     """One sample in 20 can only be missing where clients have fewer than 200 samples on average."""

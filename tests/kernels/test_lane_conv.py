@@ -202,13 +202,22 @@ def test_pooled_convolutions_share_tensors(dims):
     torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
-def test_triton_kernels_in_the_interpreter():
-    """In a process of its own: the interpreter is chosen when Triton is imported."""
-    environment = os.environ | {"TRITON_INTERPRET": "1"}
-    script = Path(__file__).with_name("interpret_conv.py")
-    done = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True, check=False)
+def _script(name: str, *words: str, **environment: str) -> None:
+    """In a process of its own: Triton chooses between its interpreter and compiler when it is imported."""
+    if find_spec("triton") is None:
+        pytest.skip("Triton is not installed")
+    command = [sys.executable, str(Path(__file__).with_name(name)), *words]
+    done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_triton_kernels_in_the_interpreter():
+    _script("interpret_conv.py", TRITON_INTERPRET="1")
+
+
+@pytest.mark.parametrize("capability", ["89", "90"])
+def test_triton_kernels_fit_gpus_that_are_not_here(tmp_path, capability):
+    _script("compile_conv.py", capability, TRITON_CACHE_DIR=str(tmp_path))
 
 
 TOLERANCE = {torch.bfloat16: 0.1, torch.float16: 1e-2, torch.float32: 1e-2, torch.float64: 1e-12}

@@ -5,6 +5,7 @@ The tables depend on the class sizes alone (n samples, C classes, N clients); `p
 
 from __future__ import annotations
 
+import os
 import sys
 from functools import cache
 
@@ -40,8 +41,9 @@ def over_clients(sizes: np.ndarray, clients: int, alpha: float, minimum: int, rn
 
 @cache
 def _tell(line: str) -> None:
-    """Print the line, once: a run deals the same samples again for its report."""
-    print(line, file=sys.stderr)
+    """Print the line, once: a run deals the same samples again for its report; of many processes the first prints."""
+    if os.environ.get("RANK", "0") == "0":
+        print(line, file=sys.stderr)
 
 
 def _attempts(sizes: np.ndarray, clients: int, alpha: float, attempts: int, rng: np.random.Generator) -> np.ndarray:

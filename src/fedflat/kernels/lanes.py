@@ -24,15 +24,16 @@ _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 
 @cache
-def _has_triton() -> bool:
-    return find_spec("triton") is not None
+def _has_triton(device: torch.device) -> bool:
+    """Whether Triton is there and the GPU multiplies matrices in the types of the kernels, as from A100 on."""
+    return find_spec("triton") is not None and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def covered(t: Tensor, other: Tensor, how: tuple[Any, ...]) -> bool:
     """Whether the Triton kernels compute this convolution."""
     stride, _, dilation, groups = how
     plain = all(s == 1 for s in (*stride, *dilation, groups))
-    return t.is_cuda and plain and t.dtype == other.dtype and t.dtype in _DTYPES and _has_triton()
+    return t.is_cuda and plain and t.dtype == other.dtype and t.dtype in _DTYPES and _has_triton(t.device)
 
 
 def last(t: Tensor, w: Tensor, how: tuple[Any, ...]) -> bool:
@@ -167,7 +168,7 @@ def conv_pool(x: Tensor, w: Tensor, b: Tensor | None, padding: list[int]) -> tup
 
 def spread(g: Tensor, corner: Tensor, size: list[int]) -> Tensor:
     """[B, C, h, w] -> [B, C, *size]: g at its corner of each window, 0 elsewhere."""
-    if g.is_cuda and _has_triton():
+    if g.is_cuda and _has_triton(g.device):
         from fedflat.kernels import conv_launch
 
         return conv_launch.spread(g, corner, size)
