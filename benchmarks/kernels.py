@@ -40,11 +40,11 @@ class Job(NamedTuple):
 
 def ours(job: Job, t: Operands) -> Run:
     """The operator through our kernels."""
-    size, pad, kernel = [job.layer.size] * 2, [job.layer.padding] * 2, [job.layer.kernel] * 2
+    pad, kernel = [job.layer.padding] * 2, [job.layer.kernel] * 2
     tiles.PROGRAMS = job.programs
     return {
         "conv": lambda: conv_launch.conv(t.x, t.w, t.b, pad, job.tiles),
-        "input_grad": lambda: conv_launch.input_grad(t.g, t.w, size, pad, job.tiles),
+        "input_grad": lambda: conv_launch.input_grad(t.g, t.w, pad, job.tiles),
         "weight_grad": lambda: conv_launch.weight_grad(t.g, t.x, kernel, pad, job.tiles),
         "conv_pool": lambda: conv_launch.conv_pool(t.x, t.w, t.b, pad, job.tiles)[0],
         "pool_weight_grad": lambda: conv_launch.pool_weight_grad(t.pooled, t.corner, t.x, kernel, pad, job.tiles),

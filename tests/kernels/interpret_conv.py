@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -35,6 +36,8 @@ CASES = [
     Case(2, 2, 5, 16, 3, 0, False, SMALL),
     Case(2, 2, 24, 9, 3, 1, True, SMALL),
     Case(2, 2, 3, 6, 2, 3, True),
+    Case(3, 2, 8, 6, 1, 0, True),
+    Case(2, 2, 32, 17, 1, 0, True),
 ]
 
 
@@ -46,16 +49,21 @@ def reference(x: Tensor, w: Tensor, b: Tensor | None, g: Tensor | None, padding:
     return y.detach(), *(torch.autograd.grad(y, (x, w), g.double()) if g is not None else ())
 
 
+def rows(case: Case) -> Tensor:
+    """Filters of all lanes as in training: parts of the rows of one matrix."""
+    shape = (case.outputs, case.channels, case.kernel, case.kernel)
+    return torch.randn(case.lanes, math.prod(shape) + 7)[:, 7:].unflatten(1, shape)
+
+
 def check(case: Case) -> None:
     """conv, input_grad and weight_grad of one case, from images of two layouts."""
     size, k, p = (7, 6), case.kernel, [case.padding, case.padding]
     x = torch.randn(case.lanes, case.batch, *size, case.channels).permute(0, 1, 4, 2, 3)
-    flat = torch.randn(case.lanes, case.outputs * case.channels * k * k + 7)
-    w = flat[:, 7:].unflatten(1, (case.outputs, case.channels, k, k))
+    w = rows(case)
     b = torch.randn(case.lanes, case.outputs) if case.bias else None
     y = conv_launch.conv(x.contiguous(), w, b, p, case.tiles)
     g = torch.randn(y.shape)
-    got = (y, conv_launch.input_grad(g, w, size, p, case.tiles), conv_launch.weight_grad(g, x, (k, k), p, case.tiles))
+    got = (y, conv_launch.input_grad(g, w, p, case.tiles), conv_launch.weight_grad(g, x, (k, k), p, case.tiles))
     for name, a, r in zip(("conv", "input_grad", "weight_grad"), got, reference(x, w, b, g, case.padding), strict=True):
         error = float((a - r).norm() / r.norm())
         assert error < 1e-6, f"{name} {case}: relative error {error}"  # NaN fails too
@@ -65,7 +73,7 @@ def pooled(case: Case) -> None:
     """conv_pool, spread and pool_weight_grad of one case; an image of 7 x 6 pixels is odd before or after filtering."""
     k, p = case.kernel, [case.padding, case.padding]
     x = torch.randn(case.lanes, case.batch, case.channels, 7, 6)
-    w = torch.randn(case.lanes, case.outputs, case.channels, k, k)
+    w = rows(case)
     b = torch.randn(case.lanes, case.outputs) if case.bias else None
     y, corner = conv_launch.conv_pool(x, w, b, p, case.tiles)
     z = reference(x, w, b, None, case.padding)[0]
@@ -91,10 +99,22 @@ def equals() -> None:
     assert corner.flatten().tolist()[:3] == [0, 2, 0]
 
 
+def shared() -> None:
+    """Lanes may share filters, or the corners but not the gradients."""
+    x, w = torch.randn(2, 2, 8, 5, 6), torch.randn(4, 8, 1, 1)
+    expected = torch.stack([F.conv2d(lane, w) for lane in x])
+    assert torch.allclose(conv_launch.conv(x, w.expand(2, -1, -1, -1, -1), None, [0, 0]), expected, atol=1e-5)
+    images, g = torch.randn(1, 2, 3, 6, 6).expand(2, -1, -1, -1, -1), torch.randn(2, 2, 8, 3, 3)
+    corner = torch.randint(0, 4, (1, 2, 8, 3, 3), dtype=torch.uint8).expand(2, -1, -1, -1, -1)
+    got = conv_launch.pool_weight_grad(g, corner, images, (1, 1), [0, 0])
+    whole = conv_launch.spread(g.flatten(0, 1), corner.flatten(0, 1), (6, 6)).unflatten(0, (2, 2))
+    assert torch.allclose(got, torch.einsum("lsohw,lschw->loc", whole, images)[..., None, None], atol=1e-4)
+
+
 if __name__ == "__main__":
     torch.manual_seed(0)
     for case in CASES:
         check(case)
-        if case.padding <= case.kernel:
-            pooled(case)
+        pooled(case)
     equals()
+    shared()

@@ -62,7 +62,7 @@ class Bench:
         """One step of every lane."""
         sgd = SGD(lr, self.momentum, self.weight_decay)
         step = vmap(lambda c, b, m: advance(self.method, self.task, sgd, c, b, m))
-        return step(carry, self.source.batch(plan), message)
+        return _apart(step(carry, self.source.batch(plan), message), carry, (message, lr, plan))
 
     def _in_place(self, carry: Carry, message: Any, lr: Tensor, plan: Plan) -> None:
         """One step of every lane, written over the carry."""
@@ -132,13 +132,30 @@ class Bench:
         def rows(new: Tensor) -> Tensor:
             return new.expand(len(move.items), *new.shape[1:]) if len(new) == 1 else new[owner[move.items]]
 
-        parts = zip(leaves(self.message), leaves(work.messages), self._reads, strict=True)
-        for lane, new in ((lane, new) for lane, new, read in parts if read):
-            lane.index_copy_(0, move.lanes, rows(new))
+        for lane, new, read in zip(leaves(self.message), leaves(work.messages), self._reads, strict=True):
+            if read:
+                lane.index_copy_(0, move.lanes, rows(new))
         self.carry.w.index_copy_(0, move.lanes, rows(work.messages.params))
         if self.momentum:
             self.carry.buffer.index_fill_(0, move.lanes, 0.0)
         tree_map(lambda lane, new: lane.index_copy_(0, move.lanes, new[move.items]), self.carry.client, work.states)
+
+
+def _apart(new: Carry, old: Carry, others: Any) -> Carry:
+    """`new` with memory of its own: a method may keep what it was given, the last w, say, or keep one tensor twice."""
+    taken = {_place(t) for t in [*leaves(old), *leaves(others)]}
+
+    def own(t: Tensor, before: Tensor) -> Tensor:
+        place = _place(t)
+        shared = place in taken and place != _place(before)
+        taken.add(place)
+        return t.clone() if shared else t
+
+    return tree_map(own, new, old)
+
+
+def _place(t: Tensor) -> int:
+    return t.untyped_storage().data_ptr()
 
 
 class Move(NamedTuple):

@@ -11,7 +11,7 @@ from fedflat.task import Batch, Task
 BATCH = 2000  # samples evaluated at once
 
 
-def judge(task: Task, device: torch.device) -> Task:
+def evaluator(task: Task, device: torch.device) -> Task:
     """The task with which models are evaluated on `device`: on a GPU its convolutions are those of fedflat.kernels."""
     return Task(use_lane_ops(task.model), task.compute) if device.type == "cuda" else task
 

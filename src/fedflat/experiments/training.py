@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedflat.engine.contract import Engine, Job, Trained
-from fedflat.engine.evaluate import judge
+from fedflat.engine.evaluate import evaluator
 from fedflat.engine.folder import RunFolder
 from fedflat.engine.rounds import Trial, ask, cohort, settle
 from fedflat.engine.shared_folder import SharedFolder
@@ -68,7 +68,7 @@ class Training:
         self.engine = engine or self._engine()
         self.trials = trials or assembly.trials(experiment, home_of([(experiment, assembly)], self.engine, world.size))
         self.test = test or assembly.feed.test()
-        self.judge = judge(assembly.task, self.test.y.device)
+        self.evaluator = evaluator(assembly.task, self.test.y.device)
         self.lookout = Lookout(experiment, assembly.task, assembly.feed, self.test)
         self.history: list[dict[str, Any]] = []
         self.round, self.seconds, self.steps = 0, 0.0, 0
@@ -156,7 +156,7 @@ class Training:
 
     def _evaluate(self) -> list[dict[str, Any]]:
         """Metrics of every trial, and what probes have measured."""
-        rows = [metrics(self.judge, trial, self.test, self.round, self.seconds) for trial in self.trials]
+        rows = [metrics(self.evaluator, trial, self.test, self.round, self.seconds) for trial in self.trials]
         return [row | more for row, more in zip(rows, self.lookout.measure(self.trials, self.history), strict=True)]
 
     def _checkpoint(self) -> None:

@@ -55,7 +55,7 @@ def conv(x: Tensor, w: Tensor, b: Tensor | None, padding: Sequence[int], tiles: 
     """y[l] = conv2d(x[l], w[l], b[l]), channels-last."""
     tiles, size = tiles or _tiles(w), _size(x, w, padding)
     images, offset = _placed(x, padding, tiles)
-    return _convolve(images, _dense(w), b, size, offset, tiles).permute(0, 1, 4, 2, 3)
+    return _convolve(images, _dense(w).contiguous(), b, size, offset, tiles).permute(0, 1, 4, 2, 3)
 
 
 def conv_pool(
@@ -64,7 +64,7 @@ def conv_pool(
     """relu(max_pool2d(conv2d(x[l], w[l], b[l]), 2)) and the corners it came from, channels-last."""
     tiles, size = tiles or _tiles(w), [n // 2 for n in _size(x, w, padding)]
     images, offset = _placed(x, padding, tiles)
-    filters = _dense(w if _by_taps(x, tiles) else _pairs(w))
+    filters = _dense(w if _by_taps(x, tiles) else _pairs(w)).contiguous()
     y, corner = _convolve_pool(images, filters, b, w.shape[1], size, offset, tiles)
     return y.permute(0, 1, 4, 2, 3), corner.permute(0, 1, 4, 2, 3)
 
@@ -81,7 +81,7 @@ def _placed(x: Tensor, padding: Sequence[int], tiles: Tiles) -> tuple[Tensor, li
     return _dense(x, padding), [0, 0]
 
 
-def input_grad(g: Tensor, w: Tensor, size: Sequence[int], padding: Sequence[int], tiles: Tiles | None = None) -> Tensor:
+def input_grad(g: Tensor, w: Tensor, padding: Sequence[int], tiles: Tiles | None = None) -> Tensor:
     """The gradient with respect to x, channels-last: a convolution of g with the filters turned round."""
     turned = w.flip(3, 4).transpose(1, 2)
     return conv(g, turned, None, [k - 1 - p for k, p in zip(w.shape[3:], padding, strict=True)], tiles)
@@ -100,7 +100,8 @@ def pool_weight_grad(
 ) -> Tensor:
     """The same where g is the gradient of the pooled images: that of both filters of a pair, added."""
     images, (height, width) = _dense(x, padding), size
-    pairs = _weight_grad(_dense(g), _dense(corner), images, g.shape[2], x.shape[2], [height, width + 1], [0, 0], tiles)
+    dense, spots = _dense(g).contiguous(), _dense(corner).contiguous()
+    pairs = _weight_grad(dense, spots, images, g.shape[2], x.shape[2], [height, width + 1], [0, 0], tiles)
     left, right = pairs.chunk(2, 1)
     return (left[..., :-1] + right[..., 1:]).contiguous()
 

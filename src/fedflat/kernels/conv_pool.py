@@ -5,7 +5,7 @@ z: [B, O, 2h, 2w] the image before pooling, g: [B, O, h, w] the gradient after i
 
     spread            gz[s,o,2i+k₀,2j+k₁] = g[s,o,i,j] at the corner of that window, 0 at the others
     pick              y[s,o,i,j] = z[s,o,2i+k₀,2j+k₁], the transpose of spread
-    pool_weight_grad  weight_grad(spread(g), x), without storing spread(g)
+    pool_weight_grad  weight_grad(spread(g), x); where channels are few, without storing spread(g)
 
 All are linear in what is differentiated, so derivatives of any order exist. An odd last row or column is left out.
 """

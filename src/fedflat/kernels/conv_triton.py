@@ -9,9 +9,9 @@ Images are [L, B, H, W, C] in memory. With the output pixel m = (s, i, j) and th
 
 and input_grad is conv on g with the filters turned round and their in- and outputs exchanged. Where POOL, y is also
 pooled: of the four pixels of a 2x2 window only the largest value is kept, plus b, through ReLU, with its corner 0 … 3,
-in reading order; and g is that of the pooled image, which counts at that corner only. Images of few channels are
-filtered there by PAIRS of filters, one column wider: a filter for the left pixels of the windows and, shifted by a
-column, for the right ones, so that A is loaded once for both.
+in reading order; and g is that of the pooled image, which counts at that corner only. Images whose taps are no whole
+blocks are filtered there by PAIRS of filters, one column wider: one for the left pixels of the windows and one, shifted
+by a column, for the right ones, so that A is loaded once for both.
 
 Sums are in float32 in a fixed order, without atomics: the weight gradient cuts m into spans whose sums a second kernel
 adds, so results repeat bit for bit.

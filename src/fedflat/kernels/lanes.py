@@ -133,7 +133,7 @@ def input_grad(g: Tensor, w: Tensor, size: list[int], *how: Any) -> Tensor:
         return grouped_input_grad(g, w, size, *how)
     from fedflat.kernels import conv_launch
 
-    return conv_launch.input_grad(g, w, size, how[1])
+    return conv_launch.input_grad(g, w, how[1])
 
 
 def weight_grad(g: Tensor, x: Tensor, size: list[int], *how: Any) -> Tensor:
