@@ -246,7 +246,7 @@ def test_on_a_gpu_results_and_strides_are_as_announced(how, dtype):
 @pytest.mark.parametrize("channels", [3, 24, 32, 64])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
 def test_on_a_gpu_pooled_convolutions_agree(padding, wanted, channels, dtype):
-    """Windows whose largest values are nearly equal may choose another corner: the images are coarse, weights few."""
+    """With small whole numbers sums are exact, so that equal values choose the same corner."""
     generator = torch.Generator("cuda").manual_seed(channels)
     kind = {"generator": generator, "device": "cuda", "dtype": torch.float64}
     x = torch.randint(-4, 5, (3, 4, channels, 11, 10), **kind)

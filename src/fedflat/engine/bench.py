@@ -155,6 +155,7 @@ def _apart(new: Carry, old: Carry, others: Any) -> Carry:
 
 
 def _place(t: Tensor) -> int:
+    """Where its memory begins."""
     return t.untyped_storage().data_ptr()
 
 

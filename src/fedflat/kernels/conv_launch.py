@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.library import custom_op
 
 from fedflat.kernels.conv_triton import add_parts_kernel, conv_kernel, spread_kernel, weight_grad_kernel
+from fedflat.kernels.lanes import filtered
 from fedflat.kernels.tiles import Tiles, aligned, conv_tiles, few, power, spans, weight_grad_tiles
 
 
@@ -41,11 +42,6 @@ def _pairs(w: Tensor) -> Tensor:
     return torch.cat([F.pad(w, (0, 1)), F.pad(w, (1, 0))], 1)
 
 
-def _size(x: Tensor, w: Tensor, padding: Sequence[int]) -> list[int]:
-    """Height and width of the filtered images."""
-    return [n + 2 * p - k + 1 for n, p, k in zip(x.shape[3:], padding, w.shape[3:], strict=True)]
-
-
 def _tiles(w: Tensor) -> Tiles:
     """Those of conv for these filters."""
     return conv_tiles(w.shape[4], aligned(w.shape[2]), w.shape[1], w.element_size() == 4)
@@ -53,7 +49,7 @@ def _tiles(w: Tensor) -> Tiles:
 
 def conv(x: Tensor, w: Tensor, b: Tensor | None, padding: Sequence[int], tiles: Tiles | None = None) -> Tensor:
     """y[l] = conv2d(x[l], w[l], b[l]), channels-last."""
-    tiles, size = tiles or _tiles(w), _size(x, w, padding)
+    tiles, size = tiles or _tiles(w), filtered(x.shape[3:], w.shape[3:], padding)
     images, offset = _placed(x, padding, tiles)
     return _convolve(images, _dense(w).contiguous(), b, size, offset, tiles).permute(0, 1, 4, 2, 3)
 
@@ -62,7 +58,7 @@ def conv_pool(
     x: Tensor, w: Tensor, b: Tensor | None, padding: Sequence[int], tiles: Tiles | None = None
 ) -> tuple[Tensor, Tensor]:
     """relu(max_pool2d(conv2d(x[l], w[l], b[l]), 2)) and the corners it came from, channels-last."""
-    tiles, size = tiles or _tiles(w), [n // 2 for n in _size(x, w, padding)]
+    tiles, size = tiles or _tiles(w), [n // 2 for n in filtered(x.shape[3:], w.shape[3:], padding)]
     images, offset = _placed(x, padding, tiles)
     filters = _dense(w if _by_taps(x, tiles) else _pairs(w)).contiguous()
     y, corner = _convolve_pool(images, filters, b, w.shape[1], size, offset, tiles)

@@ -22,11 +22,6 @@ from fedflat.kernels import lanes
 from fedflat.kernels.conv import InputGrad, WeightGrad, conv2d, stack
 
 
-def _how(padding: Any) -> tuple[Any, ...]:
-    """Stride, padding, dilation and groups of the convolutions."""
-    return (1, 1), padding, (1, 1), 1
-
-
 @custom_op(
     "fedflat::conv_pool",
     mutates_args=(),
@@ -53,7 +48,7 @@ def _pool_weight_grad(g: Tensor, corner: Tensor, x: Tensor, size: list[int], pad
 
 @_conv_pool.register_fake
 def _(x: Tensor, w: Tensor, b: Tensor | None, padding: list[int]) -> tuple[Tensor, Tensor]:
-    height, width = ((n + 2 * p - k + 1) // 2 for n, p, k in zip(x.shape[2:], padding, w.shape[2:], strict=True))
+    height, width = (n // 2 for n in lanes.filtered(x.shape[2:], w.shape[2:], padding))
     y = x.new_empty(len(x), height, width, len(w)).permute(0, 3, 1, 2)
     return y, torch.empty_like(y, dtype=torch.uint8)
 
@@ -103,13 +98,12 @@ class _ConvPool(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, g: Tensor, _: Any) -> tuple[Tensor | None, ...]:
-        (x, w, y, corner), needs, how = ctx.saved_tensors, ctx.needs_input_grad, _how(ctx.padding)
+        (x, w, y, corner), needs, how = ctx.saved_tensors, ctx.needs_input_grad, lanes.plain(ctx.padding)
         g = torch.where(y <= 0, 0, g)
         gb = g.sum((0, 2, 3)) if needs[2] else None
         if not needs[0]:  # the first layer
             return None, _PoolWeightGrad.apply(g, corner, x, w.shape[2:], ctx.padding), gb, None
-        size = [n + 2 * p - k + 1 for n, p, k in zip(x.shape[2:], ctx.padding, w.shape[2:], strict=True)]
-        gz = _Spread.apply(g, corner, size)
+        gz = _Spread.apply(g, corner, lanes.filtered(x.shape[2:], w.shape[2:], ctx.padding))
         gw = WeightGrad.apply(gz, x, w.shape[2:], *how) if needs[1] else None
         return InputGrad.apply(gz, w, x.shape[2:], *how), gw, gb, None
 
@@ -144,7 +138,7 @@ class _PoolWeightGrad(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, h: Tensor) -> tuple[Tensor | None, ...]:
-        (g, corner, x), how = ctx.saved_tensors, _how(ctx.padding)
+        (g, corner, x), how = ctx.saved_tensors, lanes.plain(ctx.padding)
         z = conv2d(x, h, None, *how)
         gx = InputGrad.apply(_Spread.apply(g, corner, z.shape[2:]), h, x.shape[2:], *how)
         return _pick(z, corner), None, gx, None, None

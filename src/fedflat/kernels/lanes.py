@@ -7,7 +7,7 @@ Triton kernels keep images channels-last, i.e. [L, B, H, W, C] in memory; the ot
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.util import find_spec
 from typing import Any
@@ -39,6 +39,16 @@ def covered(t: Tensor, other: Tensor, how: tuple[Any, ...]) -> bool:
 def last(t: Tensor, w: Tensor, how: tuple[Any, ...]) -> bool:
     """Whether the result for images t and filters w is channels-last."""
     return covered(t, w, how) or patches.suits(t, w.shape[3:], how)
+
+
+def plain(padding: Sequence[int]) -> tuple[Any, ...]:
+    """`how` of a dense convolution of stride 1."""
+    return (1, 1), padding, (1, 1), 1
+
+
+def filtered(sides: Sequence[int], size: Sequence[int], padding: Sequence[int]) -> list[int]:
+    """Height and width of images with these sides after a `plain` convolution with filters of this size."""
+    return [n + 2 * p - k + 1 for n, p, k in zip(sides, padding, size, strict=True)]
 
 
 def empty_images(like: Tensor, channels: int, height: int, width: int, channels_last: bool) -> Tensor:
@@ -157,7 +167,7 @@ def _windows(z: Tensor) -> Tensor:
 
 def conv_pool(x: Tensor, w: Tensor, b: Tensor | None, padding: list[int]) -> tuple[Tensor, Tensor]:
     """y[l] = relu(max_pool2d(conv2d(x[l], w[l], b[l]), 2)) and the corner of each window it came from."""
-    how = ((1, 1), padding, (1, 1), 1)
+    how = plain(padding)
     if not covered(x, w, how):
         y, corner = _windows(conv(x, w, b, *how)).max(-1)
         return torch.relu(y), corner.to(torch.uint8)
@@ -180,10 +190,9 @@ def spread(g: Tensor, corner: Tensor, size: list[int]) -> Tensor:
 
 def pool_weight_grad(g: Tensor, corner: Tensor, x: Tensor, size: list[int], padding: list[int]) -> Tensor:
     """weight_grad of the gradient that `spread` makes of g."""
-    how = ((1, 1), padding, (1, 1), 1)
+    how = plain(padding)
     if not (covered(g, x, how) and few(x.shape[2])):
-        whole = [n + 2 * p - k + 1 for n, p, k in zip(x.shape[3:], padding, size, strict=True)]
-        spread_out = spread(g.flatten(0, 1), corner.flatten(0, 1), whole)
+        spread_out = spread(g.flatten(0, 1), corner.flatten(0, 1), filtered(x.shape[3:], size, padding))
         return weight_grad(spread_out.unflatten(0, g.shape[:2]), x, size, *how)
     from fedflat.kernels import conv_launch
 
