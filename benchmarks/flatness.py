@@ -13,9 +13,12 @@ from typing import Any
 import torch
 from machine import describe
 
-from fedflat.flatness import Data, Hessian, cut, largest, random_directions, surface
-from fedflat.models import build
-from fedflat.task import Batch, Task
+from fedflat.core.task import Batch, Task
+from fedflat.flatness.data import Data, cut
+from fedflat.flatness.eigen import largest
+from fedflat.flatness.hessian import Hessian
+from fedflat.flatness.landscape import random_directions, surface
+from fedflat.models import build_model
 
 MODEL, SHAPE, CLASSES = "fedavg-cnn", (3, 32, 32), 10
 
@@ -23,7 +26,7 @@ MODEL, SHAPE, CLASSES = "fedavg-cnn", (3, 32, 32), 10
 def problem(samples: int, batch: int, device: str) -> tuple[Task, torch.Tensor, Data]:
     """A model, its parameters, and labelled noise."""
     torch.manual_seed(0)
-    task = Task(model := build(MODEL, SHAPE, CLASSES))
+    task = Task(model := build_model(MODEL, SHAPE, CLASSES))
     w = task.flatten(dict(model.named_parameters())).detach().to(device)
     x, y = torch.randn(samples, *SHAPE, device=device), torch.randint(CLASSES, (samples,), device=device)
     return task, w, cut(Batch(x, y, torch.ones_like(y, dtype=torch.bool), None), batch)

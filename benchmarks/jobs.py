@@ -19,8 +19,8 @@ from typing import Any
 import torch
 
 import fedflat
+from fedflat.core.state import count_bytes
 from fedflat.engine.memory import needs
-from fedflat.engine.state import nbytes
 from fedflat.experiments.assemble import assemble
 from fedflat.experiments.result import versions
 from fedflat.experiments.training import Training
@@ -115,7 +115,7 @@ def estimate(training: Training) -> int:
     experiment, (_, parts, feed, task, starts) = training.experiment, training.assembly
     trials = [(len(parts), experiment.cohort) for _ in experiment.seeds]
     lanes = getattr(training.engine, "lanes", 1)
-    return sum(needs(experiment.method, task, feed, starts[0], lanes, trials)) + nbytes((feed.x, feed.y))
+    return sum(needs(experiment.method, task, feed, starts[0], lanes, trials)) + count_bytes((feed.x, feed.y))
 
 
 def repeated(name: str, experiment: fedflat.Experiment, repetitions: int, home: torch.device | None) -> dict[str, Any]:

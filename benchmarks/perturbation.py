@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 import fedflat
+from fedflat.core.task import Batch
+from fedflat.core.vectors import unit
 from fedflat.data.augment import normalise
 from fedflat.experiments.assemble import Assembly, assemble
-from fedflat.strategies import part
-from fedflat.task import Batch
-from fedflat.vectors import unit
+from fedflat.methods.fedsol_ablation import part_of
 
 STEPS, WARM_UP = (5, 20, 45), 150
 
@@ -43,7 +43,7 @@ def reach(method: fedflat.FedSOL, built: Assembly, w: Tensor, local: Tensor, bat
     task, message = built.task, method.broadcast(method.init_server(w))
     proximal = method._term().step(task, local, batch, message, method.init_client(w))[0]
     scale = task.flatten(method._scale(task.unflatten(local - w)))
-    return float((scale * unit(part(task, method.perturb, proximal))).norm())
+    return float((scale * unit(part_of(task, method.perturb, proximal))).norm())
 
 
 def main() -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
+
 if TYPE_CHECKING:
     from fedflat.public import *  # noqa: F403
 else:

@@ -45,10 +45,20 @@ def _finite(number: float) -> bool:
 
 
 Positive = Annotated[float, Range(0, open=True)]
+
+
 NonNegative = Annotated[float, Range(0)]
+
+
 Fraction = Annotated[float, Range(0, 1)]
+
+
 Count = Annotated[int, Range(1, 10**9)]
+
+
 Index = Annotated[int, Range(0, 2**32 - 1)]
+
+
 Epochs = Annotated[int, Range(0, 10_000)]
 
 
@@ -142,6 +152,8 @@ def kinds(hint: Any) -> list[Any]:
 
 
 _NOTHING = object()
+
+
 _READERS: dict[Any, Callable[[str], Any]] = {
     int: int,
     float: float,

@@ -6,21 +6,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedflat.core.method import Cohort, Local, Message, Method, Reply, Server
+from fedflat.core.task import Batch, Task
 from fedflat.data.dataset import Augment, Dataset
 from fedflat.errors import UserError
 from fedflat.experiments.experiment import Experiment, Setting
 from fedflat.experiments.result import Result
 from fedflat.experiments.run import run
-from fedflat.method import Cohort, Local, Message, Method, Reply, Server
 from fedflat.methods import *  # noqa: F403
 from fedflat.methods import METHODS
 from fedflat.options import settled
 from fedflat.personal.finished import load_model
 from fedflat.personal.measure import personalise
-from fedflat.task import Batch, Task
 
 if TYPE_CHECKING:
-    from fedflat.flatness import Analysed, Settings
+    from fedflat.flatness.analyse import Analysed
+    from fedflat.flatness.settings import Settings
 
 Runs = str | Path | Sequence[str | Path]  # one folder, or several
 

@@ -19,18 +19,26 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 
-from fedflat.local import SGD, advance, start
-from fedflat.method import Message, Method
+from fedflat.core.local_training import SGD, local_step, start_local_training
+from fedflat.core.method import Message, Method
+from fedflat.core.task import Batch, Task
+from fedflat.core.vectors import norm, unit
 from fedflat.methods.fedprox import FedProx
 from fedflat.methods.fedsol import FedSOL
 from fedflat.options import check_picture
-from fedflat.task import Batch, Task
-from fedflat.vectors import norm, unit
 
 OPTIMUM = torch.tensor([1.0, 1.0], dtype=torch.float64)
+
+
 DELTA = 0.1
+
+
 LR, STEPS = 0.01, 4000  # of the paper's Figure 13
+
+
 NOTHING = Batch(torch.zeros(0), torch.zeros(0), torch.zeros(0), None)
+
+
 STRENGTHS = (0.1, 0.3, 1.0)  # shown as μ of FedProx and as ρ of FedSOL
 
 
@@ -64,9 +72,9 @@ def path(method: Method, task: Bowl, lr: float = LR, steps: int = STEPS) -> Tens
     """The local weights after 0, 1, …, `steps` steps from the global model, [steps + 1, 2]."""
     msg = Message(torch.zeros_like(task.optimum))
     sgd = SGD(torch.tensor(lr, dtype=msg.params.dtype), 0.0, 0.0)
-    carry, seen = start(msg, ()), [msg.params]
+    carry, seen = start_local_training(msg, ()), [msg.params]
     for _ in range(steps):
-        carry = advance(method, task, sgd, carry, NOTHING, msg)
+        carry = local_step(method, task, sgd, carry, NOTHING, msg)
         seen.append(carry.w)
     return torch.stack(seen)
 

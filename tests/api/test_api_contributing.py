@@ -14,8 +14,8 @@ import torch
 import fedflat as ff
 from fedflat.cli import main
 from fedflat.commands.catalogue import describe
-from fedflat.flatness import Settings
-from fedflat.task import Batch, Task
+from fedflat.core.task import Batch, Task
+from fedflat.flatness.settings import Settings
 
 CONTRIBUTING = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text(encoding="utf-8")
 SMALL = {"rounds": 3, "clients": 4, "cohort": 2, "partition": "iid", "model": "mlp", "local_epochs": 1}

@@ -14,9 +14,9 @@ import yaml
 from torch import nn
 
 import fedflat as ff
+from fedflat.core.task import Task
 from fedflat.experiments.assemble import pick_engine
 from fedflat.experiments.config import dump
-from fedflat.task import Task
 
 RNG = np.random.default_rng(0)
 Y = RNG.integers(0, 3, 120)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import fedflat as ff
-from fedflat.flatness import Settings
+from fedflat.flatness.settings import Settings
 
 SMALL: dict[str, Any] = {"rounds": 2, "clients": 4, "cohort": 2, "partition": "iid", "model": "mlp", "local_epochs": 1}
 

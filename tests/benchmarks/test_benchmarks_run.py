@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedflat.models import build
+from fedflat.models import build_model
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 OTHER = BENCHMARKS.parent / ".venv-bench" / "bin" / "python"
@@ -67,7 +67,7 @@ def test_the_job_file_holds_every_client(job):
 )
 def test_plain_models_start_where_ours_do(model, twin, shape):
     torch.manual_seed(3)
-    ours = list(build(model, shape, 10).parameters())
+    ours = list(build_model(model, shape, 10).parameters())
     torch.manual_seed(3)
     theirs = list(twin().parameters())
     assert len(ours) == len(theirs)

@@ -14,9 +14,9 @@ import pytest
 
 import fedflat as ff
 from fedflat.cli import main
+from fedflat.core.method import Method
 from fedflat.experiments.config import dump
 from fedflat.flower.config import Federation, from_run_config
-from fedflat.method import Method
 
 WRAPPED = ff.ServerAdam(inner=ff.Private(inner=ff.FedSOL(rho=1e-5, perturb="all")), v0=None)
 

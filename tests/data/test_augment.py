@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from fedflat.core.random import hash_words, integer_below, purpose_key
 from fedflat.data.augment import augment, normalise
 from fedflat.data.dataset import Augment
-from fedflat.random import below, fold, purpose
 
 MEAN, STD = (0.49, 0.48, 0.45), (0.25, 0.24, 0.26)
 SPECS = [
@@ -25,12 +25,12 @@ def _images(shape=(12, 3, 10, 9), seed=0):
 
 
 def _keys(*shape):
-    return fold(0, torch.arange(int(np.prod(shape)))).view(shape)
+    return hash_words(0, torch.arange(int(np.prod(shape)))).view(shape)
 
 
 def _draw(key, use, n, half=0):
     """A number below n from the upper or the lower half of the hash."""
-    return int(below(fold(key, purpose(use)) << 32 * half, n))
+    return int(integer_below(hash_words(key, purpose_key(use)) << 32 * half, n))
 
 
 def _reference(image, key, spec):

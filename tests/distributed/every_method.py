@@ -16,13 +16,13 @@ sys.path.append(str(Path(__file__).parents[1] / "methods"))
 import tiny_problem as tiny
 from variants import DEFAULTS
 
+from fedflat.core.method import Method
 from fedflat.engine import ENGINES
 from fedflat.engine.distributed import Distributed
 from fedflat.engine.place import find_place
 from fedflat.engine.rounds import Trial
 from fedflat.engine.shared_folder import SharedFolder
 from fedflat.engine.world import World, joined
-from fedflat.method import Method
 
 COHORTS = ([0, 2, 1], [1], [3], [2, 0, 3, 1])  # in the second round two clients, one for each seed
 ROUNDS = 3

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 import fedflat
+from fedflat.core.state import ClientStore
 from fedflat.engine.memory import Needs, activations, choose_home, needs
 from fedflat.engine.sequential import Sequential
-from fedflat.engine.state import ClientStore
 from fedflat.errors import UserError
 from fedflat.experiments.assemble import assemble
 from fedflat.models.layers import BatchNorm

@@ -10,22 +10,22 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedflat.core.random import choose_without_replacement, hash_words, integer_below, uniform_from
 from fedflat.engine.rounds import cohort
-from fedflat.random import below, choose, fold, uniform
 
 
 @given(st.integers(0, 2**62), st.integers(1, 3000), st.data())
 def test_choose_is_without_replacement(key, n, data):
     k = data.draw(st.integers(0, min(n, 60)))
-    chosen = choose(key, n, k)
+    chosen = choose_without_replacement(key, n, k)
     assert len(set(chosen)) == k
     assert all(0 <= number < n for number in chosen)
-    assert chosen == choose(key, n, k)
+    assert chosen == choose_without_replacement(key, n, k)
 
 
 @given(st.integers(0, 10**6), st.integers(-(2**40), 2**40))
 def test_words_hash_alike_as_numbers_and_as_tensors(key, word):
-    assert fold(key, word) == fold(torch.tensor(key), torch.tensor(word))
+    assert hash_words(key, word) == hash_words(torch.tensor(key), torch.tensor(word))
 
 
 @pytest.mark.parametrize(("n", "k"), [(5, 2), (8, 2), (10, 3), (20, 2)])
@@ -47,15 +47,15 @@ def test_choose_covers_all_evenly():
 
 
 def test_uniform_and_below_are_spread():
-    words = fold(torch.tensor(1), torch.arange(100_000))
-    u = uniform(words)
+    words = hash_words(torch.tensor(1), torch.arange(100_000))
+    u = uniform_from(words)
     assert float(u.min()) >= 0
     assert float(u.max()) < 1
     assert abs(float(u.mean()) - 0.5) < 0.005
-    assert torch.bincount(below(words, 9), minlength=9).min() > 100_000 / 9 * 0.95
+    assert torch.bincount(integer_below(words, 9), minlength=9).min() > 100_000 / 9 * 0.95
 
 
 def test_neighbouring_words_are_unrelated():
-    bits = fold(torch.tensor(0), torch.arange(20_000))
+    bits = hash_words(torch.tensor(0), torch.arange(20_000))
     changed = torch.stack([((bits[1:] ^ bits[:-1]) >> bit) & 1 for bit in range(63)]).double().mean(1)
     assert (changed - 0.5).abs().max() < 0.02

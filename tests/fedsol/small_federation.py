@@ -6,14 +6,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedflat.core.local_training import SGD
+from fedflat.core.method import Method
+from fedflat.core.task import Batch, Task
 from fedflat.data.dataset import Augment, Dataset
 from fedflat.data.feed import Feed
 from fedflat.engine import ENGINES
 from fedflat.engine.rounds import Trial, play
-from fedflat.local import SGD
-from fedflat.method import Method
-from fedflat.models.mlp import mlp
-from fedflat.task import Batch, Task
+from fedflat.models.cnn import mlp
 
 SIZES = (11, 7, 3, 9)
 

@@ -6,16 +6,16 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from fedflat.method import Message, Method
+from fedflat.core.method import Message, Method
+from fedflat.core.task import Batch, Task
 from fedflat.methods.fedavg import FedAvg
 from fedflat.methods.fedsol import FedSOL
-from fedflat.models import build
-from fedflat.task import Batch, Task
+from fedflat.models import build_model
 
 
 @pytest.fixture(scope="module")
 def cnn():
-    model = build("fedavg-cnn", (3, 32, 32), 10)
+    model = build_model("fedavg-cnn", (3, 32, 32), 10)
     task = Task(model)
     return task, task.flatten(dict(model.named_parameters())).detach()
 

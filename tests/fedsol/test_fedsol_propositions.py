@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch.func import grad, hessian
 
-from fedflat.method import Message
+from fedflat.core.method import Message
+from fedflat.core.task import Batch, Task
+from fedflat.core.vectors import norm, unit
 from fedflat.methods.fedsol import FedSOL
-from fedflat.proximal import KL
-from fedflat.task import Batch, Task
-from fedflat.vectors import norm, unit
+from fedflat.methods.fedsol_ablation import KL
 
 SMALL = np.geomspace(1e-3, 1e-2, 5)
 

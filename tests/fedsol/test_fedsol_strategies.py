@@ -6,11 +6,10 @@ import pytest
 import torch
 from small_federation import problem, some_batch
 
-from fedflat.method import Message
+from fedflat.core.method import Message
+from fedflat.core.vectors import norm, unit
 from fedflat.methods.fedsol import FedSOL
-from fedflat.proximal import KL
-from fedflat.strategies import combine, part, project
-from fedflat.vectors import norm, unit
+from fedflat.methods.fedsol_ablation import KL, combine_gradients, part_of, project_gradient
 
 BETA, RHO = 0.7, 0.3
 
@@ -41,7 +40,7 @@ def printed(w):
 def test_strategies_are_the_rows_of_the_table(strategy):
     w = torch.tensor([1.0, -0.5, 0.3, 2.0], dtype=torch.float64)
     rows = printed(w)
-    ours = {name: combine(name, *gradients(), w, BETA) for name in rows}
+    ours = {name: combine_gradients(name, *gradients(), w, BETA) for name in rows}
     assert torch.allclose(ours[strategy], rows[strategy], atol=1e-14)
     others = [name for name in rows if name != strategy]
     assert all(norm(ours[strategy] - rows[name]) > 1e-3 for name in others)
@@ -49,9 +48,9 @@ def test_strategies_are_the_rows_of_the_table(strategy):
 
 def test_projection_removes_only_what_conflicts():
     p = torch.tensor([0.0, 2.0])
-    assert torch.equal(project(torch.tensor([1.0, -3.0]), p), torch.tensor([1.0, 0.0]))
-    assert torch.equal(project(torch.tensor([1.0, 3.0]), p), torch.tensor([1.0, 3.0]))
-    assert torch.equal(project(torch.tensor([1.0, -3.0]), torch.zeros(2)), torch.tensor([1.0, -3.0]))
+    assert torch.equal(project_gradient(torch.tensor([1.0, -3.0]), p), torch.tensor([1.0, 0.0]))
+    assert torch.equal(project_gradient(torch.tensor([1.0, 3.0]), p), torch.tensor([1.0, 3.0]))
+    assert torch.equal(project_gradient(torch.tensor([1.0, -3.0]), torch.zeros(2)), torch.tensor([1.0, -3.0]))
 
 
 @pytest.mark.parametrize("proximal", ["kl", "l2"])
@@ -81,6 +80,6 @@ def test_the_base_use_is_the_gradient_of_the_sum():
 
 def test_parts_of_the_model():
     task, w, _ = problem()
-    head, body, everything = (part(task, name, torch.ones_like(w)) for name in ("head", "body", "all"))
+    head, body, everything = (part_of(task, name, torch.ones_like(w)) for name in ("head", "body", "all"))
     assert head.sum() == sum(p.numel() for name, p in task.unflatten(w).items() if name.startswith("head."))
     assert torch.equal(head + body, everything)

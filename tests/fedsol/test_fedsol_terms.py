@@ -6,19 +6,19 @@ import pytest
 import torch
 from small_federation import SIZES, problem, some_batch, train
 
+from fedflat.core.local_training import count_traffic
+from fedflat.core.method import Local, Message
+from fedflat.core.task import Task
+from fedflat.core.vectors import norm, unit
 from fedflat.errors import UserError
-from fedflat.experiments.traffic import traffic
-from fedflat.method import Local, Message
 from fedflat.methods.fedavg import FedAvg
 from fedflat.methods.feddyn import FedDyn
 from fedflat.methods.fednova import FedNova
 from fedflat.methods.fedprox import FedProx
 from fedflat.methods.fedsol import FedSOL
+from fedflat.methods.fedsol_ablation import KL, TERMS
 from fedflat.methods.moon import MOON
 from fedflat.methods.scaffold import SCAFFOLD
-from fedflat.proximal import KL, TERMS
-from fedflat.task import Task
-from fedflat.vectors import norm, unit
 
 SAME = {
     "rho 0": (FedSOL(rho=0.0), FedAvg()),
@@ -55,13 +55,13 @@ MODELS_DOWN_UP_KEPT = {"kl": (1, 1, 0), "l2": (1, 1, 0), "scaffold": (2, 2, 1), 
 @pytest.mark.parametrize("proximal", MODELS_DOWN_UP_KEPT)
 def test_terms_cost_what_their_methods_do(proximal):
     _, w, _ = problem()
-    sent = traffic(FedSOL(proximal=proximal), w)
+    sent = count_traffic(FedSOL(proximal=proximal), w)
     assert sent == tuple(8 * len(w) * models for models in MODELS_DOWN_UP_KEPT[proximal])
 
 
 def test_fednova_also_sends_its_step_count():
     _, w, _ = problem()
-    assert traffic(FedSOL(proximal="fednova"), w) == (16 * len(w), 16 * len(w) + 8, 8 * len(w))
+    assert count_traffic(FedSOL(proximal="fednova"), w) == (16 * len(w), 16 * len(w) + 8, 8 * len(w))
 
 
 @pytest.mark.parametrize("strategy", ["A1", "A5"])

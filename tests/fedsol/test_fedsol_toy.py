@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from fedflat.core.vectors import norm
 from fedflat.errors import UserError
 from fedflat.toy import Bowl, fedprox, fedprox_rest, fedsol, fedsol_rest, off_line, path, toy_command
-from fedflat.vectors import norm
 
 OPTIMA = [(1.0, 1.0), (2.0, -0.5)]
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from safetensors.torch import load_file, save_file
 
-from fedflat.engine.checkpoint import checksum
-from fedflat.flatness import Settings
+from fedflat.core.state import checksum
+from fedflat.flatness.settings import Settings
 
 SMALL = {"model": "mlp", "clients": 6, "cohort": 3, "local_epochs": 1, "lr": 0.1, "device": "cpu"}
 QUICK = "--samples 30 --grid 4 --draws 4 --probes 2 --ascent-steps 2 --top 3"

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad, hessian
 
+from fedflat.core.task import Batch, Task
 from fedflat.flatness.data import Data, cut
-from fedflat.task import Batch, Task
 
 
 class Quadratic:

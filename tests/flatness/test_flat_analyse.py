@@ -15,8 +15,10 @@ from finished_runs import QUICK, SMALL, change_tensors, quick, read
 import fedflat as ff
 from fedflat.cli import main
 from fedflat.errors import UserError
-from fedflat.flatness import Hessian, analyse, largest
+from fedflat.flatness import analyse
+from fedflat.flatness.eigen import largest
 from fedflat.flatness.files import plain, write
+from fedflat.flatness.hessian import Hessian
 from fedflat.flatness.measures import Measured
 from fedflat.flatness.subject import Subject
 

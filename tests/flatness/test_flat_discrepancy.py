@@ -8,12 +8,12 @@ import torch
 from known_surfaces import Problem, convolutional, perceptron, quadratic
 from scipy.optimize import brentq
 
+from fedflat.core.vectors import unit
 from fedflat.flatness.data import join, loss_and_gradient
 from fedflat.flatness.discrepancy import discrepancy, sharpness
 from fedflat.flatness.eigen import largest
 from fedflat.flatness.hessian import Hessian
 from fedflat.flatness.local import local_and_global
-from fedflat.vectors import unit
 
 RHO = 0.7
 

@@ -10,11 +10,12 @@ from known_surfaces import Problem, Quadratic, batch_of, problem, quadratic
 
 import fedflat as ff
 from fedflat.errors import UserError
-from fedflat.flatness import along, analyse, eigen, measures
+from fedflat.flatness import analyse, eigen, measures
 from fedflat.flatness.data import cut
 from fedflat.flatness.discrepancy import discrepancy, sharpness
 from fedflat.flatness.eigen import largest, power
 from fedflat.flatness.hessian import Hessian
+from fedflat.flatness.path import along
 from fedflat.flatness.spectrum import spectrum
 
 

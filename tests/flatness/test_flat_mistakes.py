@@ -12,7 +12,8 @@ from finished_runs import QUICK, change_tensors, edit, quick, read
 
 from fedflat.cli import main
 from fedflat.errors import UserError
-from fedflat.flatness import Settings, analyse
+from fedflat.flatness import analyse
+from fedflat.flatness.settings import Settings
 
 
 def damage_checkpoint(run: Path) -> None:

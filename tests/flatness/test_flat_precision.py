@@ -6,8 +6,14 @@ import pytest
 import torch
 from known_surfaces import Problem, perceptron
 
-from fedflat.flatness import Hessian, along, between, discrepancy, largest, low_pass, sharpness, surface
+from fedflat.flatness import discrepancy
 from fedflat.flatness.data import loss, loss_and_gradient, losses, score
+from fedflat.flatness.discrepancy import sharpness
+from fedflat.flatness.eigen import largest
+from fedflat.flatness.hessian import Hessian
+from fedflat.flatness.landscape import surface
+from fedflat.flatness.lpf import low_pass
+from fedflat.flatness.path import along, between
 from fedflat.flatness.precision import full_precision
 
 KNOWN = perceptron()

@@ -13,8 +13,9 @@ from torch import nn
 import fedflat as ff
 from fedflat.cli import main
 from fedflat.engine.evaluate import evaluate
-from fedflat.flatness import Settings, analyse
+from fedflat.flatness import analyse
 from fedflat.flatness.data import cut, join, looks_across, loss, score
+from fedflat.flatness.settings import Settings
 from fedflat.flatness.subject import Subject
 from fedflat.models.layers import BatchClassifier, BatchNorm
 

@@ -15,6 +15,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from torch import Tensor
 
 import fedflat as ff
+from fedflat.core.local_training import SGD
 from fedflat.engine.checkpoint import load_tensors
 from fedflat.engine.rounds import Trial, cohort, play
 from fedflat.engine.sequential import Sequential
@@ -22,7 +23,6 @@ from fedflat.experiments.assemble import assemble
 from fedflat.flower.app import client_app
 from fedflat.flower.config import Federation, to_run_config
 from fedflat.flower.server import serve
-from fedflat.local import SGD
 
 EXPERIMENT = ff.Experiment(
     clients=4, cohort=3, rounds=3, partition="dirichlet", alpha=0.5, model="mlp", local_epochs=1, batch_size=128

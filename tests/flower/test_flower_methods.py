@@ -14,14 +14,14 @@ from safetensors.torch import load_file
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import fedflat as ff
+from fedflat.core.local_training import SGD
+from fedflat.core.method import Method
+from fedflat.core.state import ClientStore
 from fedflat.engine.contract import Job
-from fedflat.engine.state import ClientStore
 from fedflat.flower.config import Federation, from_run_config, to_run_config
 from fedflat.flower.judge import Good
 from fedflat.flower.order import Facts
 from fedflat.flower.remote import Remote, Seen
-from fedflat.local import SGD
-from fedflat.method import Method
 from fedflat.personal import finished
 
 sys.path.append(str(Path(__file__).parents[1] / "methods"))

@@ -19,7 +19,7 @@ import fedflat as ff
 from fedflat.engine.checkpoint import save_tensors
 from fedflat.engine.folder import RunFolder
 from fedflat.engine.rounds import cohort
-from fedflat.privacy import spent
+from fedflat.methods.differential_privacy import privacy_spent
 
 HALF = dataclasses.replace(EXPERIMENT, method=ff.Private(noise=4.0), clients=4, cohort=2, rounds=5)
 ASKED = [cohort(0, r, 4, 2) for r in range(HALF.rounds)]
@@ -87,7 +87,10 @@ def test_what_is_written_counts_how_often_a_client_was_asked(tmp_path: Path, mon
     monkeypatch.setattr(RunFolder, "finish", keep)
     federate(Loopback(HALF, wrong), HALF, tmp_path / "run")
     assert [(r, client) for r, client, _ in refused(tmp_path / "run")] == [(round + 1, busiest)]
-    assert written == [spent(HALF.method, ASKED, 4, sampled=False)]
+    assert written == [privacy_spent(HALF.method, ASKED, 4, sampled=False)]
     accepted = [[client for client in who if (r, client) != (round, busiest)] for r, who in enumerate(ASKED)]
-    others = [spent(HALF.method, ASKED, 4, sampled=True), spent(HALF.method, accepted, 4, sampled=False)]
+    others = [
+        privacy_spent(HALF.method, ASKED, 4, sampled=True),
+        privacy_spent(HALF.method, accepted, 4, sampled=False),
+    ]
     assert all(other and other["epsilon"] < written[0]["epsilon"] for other in others)

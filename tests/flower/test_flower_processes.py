@@ -16,8 +16,8 @@ from processes import Federation, until
 from torch import Tensor
 
 import fedflat as ff
+from fedflat.core.method import Method
 from fedflat.data.sources import load
-from fedflat.method import Method
 
 METHODS: dict[str, Method] = {
     "fedavg": ff.FedAvg(),

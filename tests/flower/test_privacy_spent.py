@@ -8,14 +8,14 @@ import pytest
 
 import fedflat as ff
 from fedflat.engine.rounds import cohort
-from fedflat.privacy import describe, spent
+from fedflat.methods.differential_privacy import describe_privacy, privacy_spent
 
 pytest.importorskip("dp_accounting")
 ALL_TEN = [list(range(10))] * 6
 
 
 def epsilon(method: ff.Method, rounds: int = 60, population: int = 100, size: int = 10, sampled: bool = True) -> float:
-    found = spent(method, [cohort(0, r, population, size) for r in range(rounds)], population, sampled)
+    found = privacy_spent(method, [cohort(0, r, population, size) for r in range(rounds)], population, sampled)
     assert found
     return float(found["epsilon"])
 
@@ -32,7 +32,7 @@ def gaussian_delta(epsilon: float, multiplier: float) -> float:
 
 def test_all_clients_in_every_round_is_one_gaussian_mechanism() -> None:
     """Six rounds of multiplier z / 2 are one of z / (2 √6); the bound is above the exact value, by little."""
-    found = spent(ff.Private(noise=10.0), ALL_TEN, 10, sampled=True)
+    found = privacy_spent(ff.Private(noise=10.0), ALL_TEN, 10, sampled=True)
     assert found
     assert found["epsilon"] == found["epsilon_known_cohorts"]
     exact = gaussian_delta(found["epsilon"], 10.0 / 2 / 6**0.5)
@@ -40,8 +40,8 @@ def test_all_clients_in_every_round_is_one_gaussian_mechanism() -> None:
 
 
 def test_two_exchanges_spend_what_twice_the_rounds_do() -> None:
-    two = spent(ff.Private(noise=10.0, inner=ff.NaiveFedGloSS()), ALL_TEN[:3], 10, sampled=True)
-    one = spent(ff.Private(noise=10.0), ALL_TEN, 10, sampled=True)
+    two = privacy_spent(ff.Private(noise=10.0, inner=ff.NaiveFedGloSS()), ALL_TEN[:3], 10, sampled=True)
+    one = privacy_spent(ff.Private(noise=10.0), ALL_TEN, 10, sampled=True)
     assert two
     assert one
     assert two["epsilon"] == pytest.approx(one["epsilon"])
@@ -57,14 +57,14 @@ def test_directions() -> None:
 
 
 def test_without_noise_there_is_no_bound() -> None:
-    found = spent(ff.Private(noise=0.0), ALL_TEN, 10, sampled=True)
+    found = privacy_spent(ff.Private(noise=0.0), ALL_TEN, 10, sampled=True)
     assert found
     assert found["epsilon"] is None
-    assert "infinite" in describe(found)
+    assert "infinite" in describe_privacy(found)
 
 
 def test_a_run_reports_it() -> None:
     experiment = ff.Experiment(method=ff.Private(noise=4.0), rounds=2, model="mlp", local_epochs=1, engine="sequential")
     found = ff.run(experiment).to_json()["privacy"]
     assert found["epsilon"] == epsilon(ff.Private(noise=4.0), rounds=2, population=20, size=5)
-    assert describe(found).startswith(f"privacy: ε = {found['epsilon']:.3g} (")
+    assert describe_privacy(found).startswith(f"privacy: ε = {found['epsilon']:.3g} (")

@@ -11,14 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedflat.core.local_training import SGD
+from fedflat.core.method import Method
+from fedflat.core.state import pack_state
+from fedflat.core.task import Batch, Task
 from fedflat.data.feed import Plan
 from fedflat.engine import ENGINES
 from fedflat.engine.contract import Engine, Job, Trained
 from fedflat.engine.rounds import Trial, play
-from fedflat.engine.state import pack
-from fedflat.local import SGD
-from fedflat.method import Method
-from fedflat.task import Batch, Task
 
 CASES = Path(__file__).parent / "cases"
 ALIASES = {"lam": ("lambda",), "ghat": ("g_hat", "g"), "momentum": ("m",)}
@@ -118,7 +118,7 @@ def _seen(trial: Trial, recorder: Recorder, clients: int) -> dict[str, list[Tens
 
 def _named(owner: str, state: Any) -> dict[str, Tensor]:
     """A state's tensors by their own names and by those the files may use."""
-    own = {name.split(".")[-1]: tensor for name, tensor in pack(state).items()}
+    own = {name.split(".")[-1]: tensor for name, tensor in pack_state(state).items()}
     return {f"{owner}.{known}": tensor for name, tensor in own.items() for known in (name, *ALIASES.get(name, ()))}
 
 

@@ -16,8 +16,8 @@ import torch
 from replay import CASES, gaps, load, replay
 
 import fedflat as ff
+from fedflat.core.method import Method
 from fedflat.engine import ENGINES
-from fedflat.method import Method
 from fedflat.options import check
 
 FILES = sorted(path.stem for path in CASES.glob("*.npz"))

@@ -15,9 +15,10 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from fedflat.kernels import LaneConv2d, conv2d, lanes, patches, use_lane_ops
+from fedflat.kernels import lanes, patches
+from fedflat.kernels.conv import conv2d
 from fedflat.kernels.conv_pool import conv_pool
-from fedflat.kernels.layers import LaneConvPool
+from fedflat.kernels.layers import LaneConv2d, LaneConvPool, use_lane_ops
 from fedflat.models import MODELS
 
 HOW = {

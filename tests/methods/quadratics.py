@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedflat.core.local_training import SGD
+from fedflat.core.method import Method
+from fedflat.core.task import Batch
 from fedflat.data.feed import Plan
 from fedflat.engine.rounds import Trial, play
 from fedflat.engine.sequential import Sequential
-from fedflat.local import SGD
-from fedflat.method import Method
-from fedflat.task import Batch
 
 _rng = np.random.default_rng(0)
 A, B, W0 = _rng.uniform(0.5, 2.0, (3, 4)), _rng.normal(size=(3, 4)), _rng.normal(size=4)

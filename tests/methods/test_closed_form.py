@@ -24,8 +24,8 @@ from by_hand import (
 from quadratics import N, train
 
 import fedflat as ff
-from fedflat.engine.state import pack
-from fedflat.method import Method
+from fedflat.core.method import Method
+from fedflat.core.state import pack_state
 
 
 def _adam(m: Array, d: Array) -> Array:
@@ -79,8 +79,8 @@ CASES: dict[str, tuple[Method, Callable[[], Numbers]]] = {
 @pytest.mark.parametrize(("method", "by_hand"), CASES.values(), ids=CASES)
 def test_rounds_by_hand(method: Method, by_hand: Callable[[], Numbers]) -> None:
     trial = train(method)
-    states = {f"clients.{name}": value for name, value in pack(trial.clients.gather(range(N))).items()}
-    ours: dict[str, Any] = states | {f"server.{name}": value for name, value in pack(trial.server).items()}
+    states = {f"clients.{name}": value for name, value in pack_state(trial.clients.gather(range(N))).items()}
+    ours: dict[str, Any] = states | {f"server.{name}": value for name, value in pack_state(trial.server).items()}
     for name, value in by_hand().items():
         np.testing.assert_allclose(ours[name].numpy(), value, rtol=0, atol=1e-12, err_msg=name)
 

@@ -12,14 +12,14 @@ from torch import Tensor
 from torch.func import vmap
 from variants import ALL, DEFAULTS
 
+from fedflat.core.local_training import finish_local_training, local_step, local_update, start_local_training
+from fedflat.core.method import Cohort, Method
+from fedflat.core.state import pack_state, stack_states, tree_map
 from fedflat.engine import ENGINES
 from fedflat.engine.rounds import Trial
-from fedflat.engine.state import pack, stack, tree_map
 from fedflat.experiments.config import method_from_dict, method_to_dict
-from fedflat.local import advance, finish, local_update, start
-from fedflat.method import Cohort, Method
+from fedflat.methods.wrappers import Wrapper
 from fedflat.options import check
-from fedflat.wrappers import Wrapper
 
 STEPS = {name: method for name, method in DEFAULTS.items() if not isinstance(method, Wrapper)}  # a wrapper has none
 
@@ -49,10 +49,12 @@ def test_inputs_are_left_alone(method: Method) -> None:
     client = tree_map(lambda t: t[0], trial.clients.gather([0]))
     server, task, batch = trial.server, tiny.task(), _batches()[0]
     message = _guarded(method.broadcast, server)
-    carry = start(message, client)
+    carry = start_local_training(message, client)
     _guarded(lambda w, m, c: method.step(task, w, batch, m, c), carry.w + 0.1, message, client)
     moved = carry._replace(w=carry.w + 0.1)
-    reply, _ = _guarded(lambda m, c: finish(method, tiny.sgd(), c, m, torch.tensor(3.0).double()), message, moved)
+    reply, _ = _guarded(
+        lambda m, c: finish_local_training(method, tiny.sgd(), c, m, torch.tensor(3.0).double()), message, moved
+    )
     _guarded(lambda s, r: method.update(s, Cohort(r, r, 2, 4)), server, reply)
 
 
@@ -61,7 +63,7 @@ def _guarded(function: Callable[..., Any], *inputs: Any) -> Any:
     before = [tree_map(torch.clone, value) for value in inputs]
     result = function(*inputs)
     for old, new in zip(before, inputs, strict=True):
-        assert all(torch.equal(value, pack(new)[name]) for name, value in pack(old).items())
+        assert all(torch.equal(value, pack_state(new)[name]) for name, value in pack_state(old).items())
     return result
 
 
@@ -74,21 +76,21 @@ def test_shapes_and_dtypes_are_stable(method: Method, dtype: torch.dtype) -> Non
     pairs = [(trial.server, fresh.server), (kept, method.init_client(tiny.params(dtype)))]
     pairs.append((method.broadcast(trial.server), method.broadcast(fresh.server)))
     for now, then in pairs:
-        assert {n: (t.shape, t.dtype) for n, t in pack(now).items()} == {
-            n: (t.shape, t.dtype) for n, t in pack(then).items()
+        assert {n: (t.shape, t.dtype) for n, t in pack_state(now).items()} == {
+            n: (t.shape, t.dtype) for n, t in pack_state(then).items()
         }
-        assert {t.dtype for t in pack(now).values()} <= {dtype}
-        assert all(bool(t.isfinite().all()) for t in pack(now).values())
+        assert {t.dtype for t in pack_state(now).values()} <= {dtype}
+        assert all(bool(t.isfinite().all()) for t in pack_state(now).values())
 
 
 @every_method
 def test_lanes_equal_the_loop(method: Method) -> None:
     carries, batches, message = _lanes(method)
-    lanes = vmap(_advance(method), in_dims=(0, 0, None))(carries, stack(batches), message)
+    lanes = vmap(_advance(method), in_dims=(0, 0, None))(carries, stack_states(batches), message)
     for lane, batch in enumerate(batches):
         alone = _advance(method)(tree_map(lambda t: t[lane], carries), batch, message)
-        for name, value in pack(alone).items():
-            torch.testing.assert_close(pack(lanes)[name][lane], value, rtol=0, atol=1e-12, msg=name)
+        for name, value in pack_state(alone).items():
+            torch.testing.assert_close(pack_state(lanes)[name][lane], value, rtol=0, atol=1e-12, msg=name)
 
 
 @pytest.mark.parametrize("method", STEPS.values(), ids=STEPS)
@@ -96,22 +98,24 @@ def test_the_step_traces_without_graph_breaks(method: Method) -> None:
     torch._dynamo.reset()  # or dynamo gives up on the eighth method
     carries, batches, message = _lanes(method)
     step = vmap(_advance(method), in_dims=(0, 0, None))
-    traced = torch.compile(step, fullgraph=True, backend="eager")(carries, stack(batches), message)
-    torch.testing.assert_close(traced.w, step(carries, stack(batches), message).w, rtol=0, atol=1e-12)
+    traced = torch.compile(step, fullgraph=True, backend="eager")(carries, stack_states(batches), message)
+    torch.testing.assert_close(traced.w, step(carries, stack_states(batches), message).w, rtol=0, atol=1e-12)
 
 
 def _advance(method: Method) -> Callable[..., Any]:
     task, sgd = tiny.task(), tiny.sgd()
-    return lambda carry, batch, message: advance(method, task, sgd, carry, batch, message)
+    return lambda carry, batch, message: local_step(method, task, sgd, carry, batch, message)
 
 
 def _lanes(method: Method) -> tuple[Any, list[Any], Any]:
     """Three clients of a federation under way, each somewhere else, with a batch each."""
     trial = tiny.played(method, 1)[0]
     message = method.broadcast(trial.server)
-    carries = [start(message, tree_map(lambda t: t[k], trial.clients.gather([0, 1, 2]))) for k in range(3)]
+    carries = [
+        start_local_training(message, tree_map(lambda t: t[k], trial.clients.gather([0, 1, 2]))) for k in range(3)
+    ]
     shifted = [carry._replace(w=carry.w + 0.01 * k * carry.w.sin()) for k, carry in enumerate(carries, 1)]
-    return stack(shifted), _batches(), message
+    return stack_states(shifted), _batches(), message
 
 
 def _batches() -> list[Any]:

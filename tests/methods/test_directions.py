@@ -13,10 +13,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import fedflat as ff
-from fedflat.local import SGD, Carry, advance
-from fedflat.method import Cohort, Local, Message, Method
-from fedflat.steps import effective_steps
-from fedflat.task import Batch
+from fedflat.core.local_training import SGD, LocalState, local_step
+from fedflat.core.method import Cohort, Local, Message, Method
+from fedflat.core.task import Batch
+from fedflat.methods.shared import effective_steps
 
 
 def _double(value: float) -> Tensor:
@@ -86,10 +86,10 @@ def test_effective_steps_are_those_that_momentum_makes_of_a_constant_gradient(mo
         def grad(self, w: Tensor, batch: Any) -> Tensor:
             return torch.ones_like(w)
 
-    carry = Carry(_double(0.0), _double(0.0), ())
+    carry = LocalState(_double(0.0), _double(0.0), ())
     sgd = SGD(_double(0.1), momentum, 0.0)
     for _ in range(steps):
-        carry = advance(Method(), Slope(), sgd, carry, None, None)  # type: ignore[arg-type]
+        carry = local_step(Method(), Slope(), sgd, carry, None, None)  # type: ignore[arg-type]
     local = Local(sgd.lr, _double(steps), _double(momentum))
     torch.testing.assert_close(0.1 * effective_steps(local), -carry.w)
 

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 import fedflat as ff
+from fedflat.core.method import Cohort, Message, Method
+from fedflat.core.vectors import norm, unit
 from fedflat.engine.rounds import Trial
-from fedflat.method import Cohort, Message, Method
-from fedflat.vectors import norm, unit
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 import fedflat as ff
-from fedflat.method import Message, Method
+from fedflat.core.method import Message, Method
+from fedflat.core.task import Batch, Task
 from fedflat.options import check
-from fedflat.task import Batch, Task
 
 WRONG: list[tuple[Method, str]] = [
     (ff.FedSAM(rho=-0.1), "--rho -0.1: must be at least 0"),

@@ -10,12 +10,12 @@ import tiny_problem as tiny
 import torch
 from torch import Tensor
 
+from fedflat.core.method import Method
+from fedflat.core.state import state_tensors
+from fedflat.core.task import Batch, Task
 from fedflat.data.feed import Plan
 from fedflat.engine.bench import Bench
 from fedflat.engine.graph import trace
-from fedflat.engine.state import leaves
-from fedflat.method import Method
-from fedflat.task import Batch, Task
 
 
 class Kept(NamedTuple):
@@ -66,7 +66,7 @@ def _step(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 
     def traced(self: Bench, plan: Plan) -> None:
         self._step = trace(self._in_place, self.carry, self.message, self.lr, plan)
-        self._reads = [True] * len(leaves(self.message))
+        self._reads = [True] * len(state_tensors(self.message))
 
     def tick(self: Bench, time: int) -> None:
         self._step(self.carry, self.message, self.lr, Plan(*(t[time] for t in self._plan)))

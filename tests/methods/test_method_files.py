@@ -16,14 +16,16 @@ import torch
 from variants import ALL, DEFAULTS
 
 import fedflat as ff
+from fedflat.commands.catalogue import line_on_messages
 from fedflat.commands.parse import method_spec
-from fedflat.engine.state import pack
-from fedflat.experiments.traffic import messages, traffic
-from fedflat.method import Method
+from fedflat.core.local_training import count_traffic, example_messages
+from fedflat.core.method import Method
+from fedflat.core.state import pack_state
 from fedflat.options import flag
 
 SOURCES = Path(inspect.getfile(ff)).parent
-FILES = {path.stem: path for path in sorted((SOURCES / "methods").glob("[!_]*.py"))}
+SHARED = ("shared", "wrappers", "adaptive_server", "differential_privacy", "fedsol_ablation")
+FILES = {path.stem: path for path in sorted((SOURCES / "methods").glob("[!_]*.py")) if path.stem not in SHARED}
 DOCS = SOURCES.parents[1] / "docs" / "methods"
 MODELS = {  # down, up
     "fedavg": (1, 1),
@@ -74,7 +76,8 @@ def test_code_lines_counts_code_only() -> None:
 def test_no_method_uses_another(path: Path) -> None:
     tree = ast.parse(path.read_text())
     modules = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    assert not {module for module in modules if module and module.startswith(("fedflat.methods", "fedflat.wrappers"))}
+    shared = {f"fedflat.methods.{name}" for name in SHARED}
+    assert not {module for module in modules - shared if module and module.startswith("fedflat.methods")}
     assert not [node for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id == "super"]
 
 
@@ -92,15 +95,14 @@ def test_the_line_on_what_is_sent_and_kept(name: str, method: Method) -> None:
     its change, comes first.
     """
     params = torch.zeros(7)
-    message, reply, kept = messages(method, params)
+    message, reply, kept = example_messages(method, params)
     sent = [message, reply, kept, method.init_server(params)]
-    assert [len(symbols) for symbols in line_of(method)] == [len(pack(part)) for part in sent]
+    assert [len(symbols) for symbols in line_of(method)] == [len(pack_state(part)) for part in sent]
 
 
 def line_of(method: Method) -> list[list[str]]:
     """The symbols of the four parts of a method's line."""
-    text = inspect.getdoc(inspect.getmodule(type(method))) or ""
-    (line,) = [line for line in text.splitlines() if line.startswith("down ")]
+    line = line_on_messages(type(method))
     parts = [
         part.strip().removeprefix(start).strip()
         for part, start in zip(line.split("|"), ("down", "up", "client keeps", "server keeps"), strict=True)
@@ -113,7 +115,7 @@ def line_of(method: Method) -> list[list[str]]:
 @pytest.mark.parametrize("name", MODELS)
 def test_counted_communication(name: str) -> None:
     size = 10_000
-    sent = traffic(ALL[name], torch.zeros(size))
+    sent = count_traffic(ALL[name], torch.zeros(size))
     assert (round(sent.down / size / 4, 2), round(sent.up / size / 4, 2)) == MODELS[name]
 
 

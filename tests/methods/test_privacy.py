@@ -12,14 +12,19 @@ import torch
 from torch import Tensor
 
 import fedflat as ff
-from fedflat import controls
-from fedflat.engine.state import pack
+from fedflat.core.local_training import SGD, finish_local_training, start_local_training
+from fedflat.core.method import Cohort, Method, Reply
+from fedflat.core.random import hash_words, normal_from
+from fedflat.core.state import pack_state
 from fedflat.experiments.assemble import assemble
-from fedflat.local import SGD, finish, start
-from fedflat.method import Cohort, Method, Reply
-from fedflat.privacy import describe, private, spent
-from fedflat.random import fold, normal
-from fedflat.wrappers.private import Noisy, seal
+from fedflat.methods import shared
+from fedflat.methods.differential_privacy import (
+    PrivateServer,
+    describe_privacy,
+    find_private,
+    privacy_spent,
+    set_noise_key,
+)
 
 INNERS: list[Method] = [ff.FedAvg(), ff.SCAFFOLD(), ff.FedGloSS(), ff.FedSMOO(), ff.FedNova(), ff.NaiveFedGloSS()]
 FREE = {"clip": math.inf, "noise": 0.0}
@@ -29,10 +34,10 @@ def reply_to(method: Method, distance: float) -> dict[str, Tensor]:
     """A client's reply after it has moved by `distance`."""
     params = tiny.params()
     message, client = method.broadcast(method.init_server(params)), method.init_client(params)
-    carry = start(message, client)
+    carry = start_local_training(message, client)
     moved = carry._replace(w=carry.w + distance / 35**0.5)
     steps, rate = torch.tensor(3.0).double(), torch.tensor(0.1).double()
-    return pack(finish(method, SGD(rate, 0.0, 0.0), moved, message, steps)[0])
+    return pack_state(finish_local_training(method, SGD(rate, 0.0, 0.0), moved, message, steps)[0])
 
 
 @pytest.mark.parametrize("inner", INNERS, ids=lambda m: type(m).__name__)
@@ -51,9 +56,9 @@ def test_short_replies_are_sent_as_they_are(distance: float) -> None:
 def test_a_client_keeps_the_dual_of_what_it_sent() -> None:
     method, params = ff.Private(inner=ff.FedGloSS(beta=10.0), clip=0.5), tiny.params()
     message, client = method.broadcast(method.init_server(params)), method.init_client(params)
-    moved = start(message, client)._replace(w=params + 3.0)
+    moved = start_local_training(message, client)._replace(w=params + 3.0)
     one = torch.tensor(1.0).double()
-    reply, kept = finish(method, SGD(one, 0.0, 0.0), moved, message, one)
+    reply, kept = finish_local_training(method, SGD(one, 0.0, 0.0), moved, message, one)
     torch.testing.assert_close(kept.sigma, -reply.delta / 10.0, rtol=0, atol=1e-15)
 
 
@@ -69,7 +74,7 @@ def test_weights_do_not_matter() -> None:
     assert torch.equal(*models)
 
 
-def noise_of(server: Noisy, method: ff.Private, size: int = 4) -> Tensor:
+def noise_of(server: PrivateServer, method: ff.Private, size: int = 4) -> Tensor:
     nothing = Reply(torch.zeros_like(server.params))
     return method.update(server, Cohort(nothing, nothing, size, 10)).params - server.params
 
@@ -90,7 +95,7 @@ def test_noise_has_the_stated_size() -> None:
 def test_noise_differs_between_rounds_keys_and_tensors_only() -> None:
     method, server = ff.Private(), ff.Private().init_server(torch.zeros(50))
     again, later = noise_of(server, method), noise_of(server._replace(round=server.round + 1), method)
-    sealed = noise_of(seal(server, 12345), method)
+    sealed = noise_of(set_noise_key(server, 12345), method)
     assert torch.equal(noise_of(server, method), again)
     assert not torch.isclose(again, later).any()
     assert not torch.isclose(again, sealed).any()
@@ -99,7 +104,7 @@ def test_noise_differs_between_rounds_keys_and_tensors_only() -> None:
 def test_the_tensors_of_a_reply_have_noise_of_their_own() -> None:
     """SCAFFOLD's reply has two of one shape; with all clients there, the server adds their means to zeros."""
     method, zeros = ff.Private(inner=ff.SCAFFOLD()), torch.zeros(50)
-    nothing = controls.Reply(zeros, zeros)
+    nothing = shared.ControlReply(zeros, zeros)
     inner = method.update(method.init_server(zeros), Cohort(nothing, nothing, 4, 4)).inner
     assert inner.c.all()
     assert not torch.isclose(inner.params, inner.c).any()
@@ -117,23 +122,23 @@ def test_the_two_exchanges_of_a_round_have_noise_of_their_own() -> None:
 def test_sealing_reaches_into_wrappers_and_uses_every_bit() -> None:
     server = ff.Averaged(inner=ff.Private(inner=ff.ServerMomentum())).init_server(torch.zeros(3))
     secret = (1 << 96) - 3
-    words = seal(server, secret).inner.key.to(torch.int64).tolist()
+    words = set_noise_key(server, secret).inner.key.to(torch.int64).tolist()
     assert sum(word << 24 * i for i, word in enumerate(words)) == secret
     plain = ff.FedAvg().init_server(torch.zeros(3))
-    assert seal(plain, secret) is plain
+    assert set_noise_key(plain, secret) is plain
 
 
 def test_normal_numbers_are_normal() -> None:
-    drawn = normal(fold(7, torch.arange(200_000))).sort().values
+    drawn = normal_from(hash_words(7, torch.arange(200_000))).sort().values
     expected = torch.special.ndtri((torch.arange(200_000).double() + 0.5) / 200_000)
     assert float((torch.special.ndtr(drawn) - torch.special.ndtr(expected)).abs().max()) < 0.005
     assert float(drawn.abs().max()) > 4
 
 
 def test_methods_without_noise_spend_nothing_that_is_counted() -> None:
-    assert private(ff.ServerMomentum(inner=ff.FedSOL())) is None
-    assert spent(ff.FedSOL(), [[0, 1]], 4, sampled=True) is None
-    assert private(ff.ServerMomentum(inner=ff.Private(clip=3.0))) == ff.Private(clip=3.0)
+    assert find_private(ff.ServerMomentum(inner=ff.FedSOL())) is None
+    assert privacy_spent(ff.FedSOL(), [[0, 1]], 4, sampled=True) is None
+    assert find_private(ff.ServerMomentum(inner=ff.Private(clip=3.0))) == ff.Private(clip=3.0)
 
 
 def test_a_run_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,7 +147,7 @@ def test_a_run_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     result = ff.run(experiment)
     assert result.privacy
     assert result.privacy["epsilon"] is None
-    assert describe(result.privacy) == "privacy: install fedflat[privacy] to have epsilon computed"
+    assert describe_privacy(result.privacy) == "privacy: install fedflat[privacy] to have epsilon computed"
     assert "privacy" not in ff.run(dataclasses.replace(experiment, method=ff.FedAvg())).to_json()
 
 

@@ -13,7 +13,7 @@ import tiny_problem as tiny
 import torch
 
 import fedflat as ff
-from fedflat.method import Method
+from fedflat.core.method import Method
 
 EVERYONE = {"cohorts": ([0, 1, 2, 3],), "weights": "uniform"}
 FULL_BATCH = {"source": tiny.feed(batch_size=9)}

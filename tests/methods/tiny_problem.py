@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedflat.core.local_training import SGD
+from fedflat.core.method import Method
+from fedflat.core.task import Task
 from fedflat.data.dataset import Dataset
 from fedflat.data.feed import Feed
 from fedflat.engine import ENGINES
 from fedflat.engine.rounds import Trial, play
-from fedflat.local import SGD
-from fedflat.method import Method
-from fedflat.task import Task
 
 RAGGED, EQUAL = (5, 3, 9, 4), (8, 8, 8, 8)
 COHORTS = ([0, 2], [1, 3], [2, 1], [3, 0])

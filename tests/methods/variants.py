@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fedflat as ff
-from fedflat.method import Method
+from fedflat.core.method import Method
 
 DEFAULTS: dict[str, Method] = {name: cls() for name, cls in ff.METHODS.items()}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedflat.models import MODELS, build
+from fedflat.models import MODELS, build_model
 
 COUNTS = [
     ("digits-cnn", (1, 8, 8), 10, 13_706),
@@ -29,7 +29,7 @@ COUNTS = [
 
 @pytest.mark.parametrize(("name", "shape", "classes", "count"), COUNTS)
 def test_parameter_count(name, shape, classes, count):
-    assert sum(p.numel() for p in build(name, shape, classes).parameters()) == count
+    assert sum(p.numel() for p in build_model(name, shape, classes).parameters()) == count
 
 
 def test_every_model_is_counted():

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from fedflat.errors import UserError
-from fedflat.models import MODELS, build, mobilenetv2, resnet, sl_vit
+from fedflat.models import MODELS, build_model, cnn, resnet, vit
 
 CLASSES = 3
 SMALL = dict.fromkeys(MODELS, (1, 8, 8)) | {"lenet-cnn": (1, 16, 16), "mobilenetv2": (1, 32, 32)}
@@ -51,7 +51,7 @@ def gradient(model: nn.Module) -> Callable[[dict[str, Tensor], Batch], dict[str,
 
 @pytest.mark.parametrize("name", MODELS)
 def test_forward_is_head_of_features(name):
-    model = build(name, SMALL[name], CLASSES).double()
+    model = build_model(name, SMALL[name], CLASSES).double()
     batch = Batch(*(part[0] for part in clients(SMALL[name])))
     features = model.features(*inputs(model, batch))
     assert features.ndim == 2
@@ -61,7 +61,7 @@ def test_forward_is_head_of_features(name):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_state_is_parameters_only_and_head_is_named(name):
-    model = build(name, SMALL[name], CLASSES)
+    model = build_model(name, SMALL[name], CLASSES)
     assert not list(model.buffers())
     head = {parameter for parameter, _ in model.named_parameters() if parameter.startswith("head.")}
     assert head == {f"head.{parameter}" for parameter, _ in model.head.named_parameters()}
@@ -71,7 +71,7 @@ def test_state_is_parameters_only_and_head_is_named(name):
 @pytest.mark.parametrize("name", MODELS)
 def test_vmapped_gradient_equals_a_loop_over_clients(name):
     torch.manual_seed(0)
-    model = build(name, SMALL[name], CLASSES).double()
+    model = build_model(name, SMALL[name], CLASSES).double()
     weights, batch = per_client_weights(model), clients(SMALL[name])
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # torch warns where it falls back to a loop inside vmap
@@ -85,7 +85,7 @@ def test_vmapped_gradient_equals_a_loop_over_clients(name):
 
 @pytest.mark.parametrize("name", ["resnet10", "resnet18", "pfl-cnn"])
 def test_padding_changes_neither_loss_nor_gradient(name):
-    model = build(name, SMALL[name], CLASSES).double()
+    model = build_model(name, SMALL[name], CLASSES).double()
     padded = Batch(*(part[0] for part in clients(SMALL[name])))
     weights = {parameter: p.detach() for parameter, p in model.named_parameters()}
     unpadded = gradient(model)(weights, Batch(*(part[:-1] for part in padded)))
@@ -96,17 +96,17 @@ def test_padding_changes_neither_loss_nor_gradient(name):
 @pytest.fixture
 def _shallow(monkeypatch):
     """Builders with every kind of layer but little depth, as tracing takes time."""
-    body = resnet.Body
-    monkeypatch.setattr(resnet, "Body", lambda depth, norm: body(1, norm))
-    monkeypatch.setattr(sl_vit, "DEPTH", 1)
-    monkeypatch.setattr(mobilenetv2, "STAGES", mobilenetv2.STAGES[:2])
+    body = resnet.ResNetBody
+    monkeypatch.setattr(resnet, "ResNetBody", lambda depth, norm: body(1, norm))
+    monkeypatch.setattr(vit, "DEPTH", 1)
+    monkeypatch.setattr(cnn, "MOBILENET_STAGES", cnn.MOBILENET_STAGES[:2])
 
 
 @pytest.mark.usefixtures("_shallow")
 @pytest.mark.parametrize("name", [name for name in MODELS if name != "resnet10"])
 def test_gradient_compiles_without_graph_breaks(name):
     torch._dynamo.reset()
-    model = build(name, SMALL[name], CLASSES).double()
+    model = build_model(name, SMALL[name], CLASSES).double()
     weights, batch = per_client_weights(model), clients(SMALL[name])
     step = vmap(gradient(model))
     compiled = torch.compile(step, fullgraph=True, backend="eager", dynamic=True)(weights, batch)
@@ -117,20 +117,20 @@ def test_gradient_compiles_without_graph_breaks(name):
 @pytest.mark.parametrize("name", sorted(set(MODELS) - {"digits-cnn", "mlp"}))
 def test_grey_images_are_repeated_to_three_channels(name):
     _, *sides = SMALL[name]
-    model = build(name, (3, *sides), CLASSES).double()
+    model = build_model(name, (3, *sides), CLASSES).double()
     batch = Batch(*(part[0] for part in clients(SMALL[name])))
     colour = batch._replace(x=batch.x.repeat(1, 3, 1, 1))
     torch.testing.assert_close(model(*inputs(model, batch)), model(*inputs(model, colour)))
 
 
 def test_vgg_upsamples_by_repeating_pixels():
-    model = build("vgg11", (3, 16, 16), CLASSES)
+    model = build_model("vgg11", (3, 16, 16), CLASSES)
     x = torch.randn(2, 3, 16, 16)
     torch.testing.assert_close(model(x), model(x.repeat_interleave(2, 2).repeat_interleave(2, 3)))
 
 
 def test_vgg_convolutions_start_as_in_the_reference():
-    model = build("vgg11", (3, 32, 32), CLASSES)
+    model = build_model("vgg11", (3, 32, 32), CLASSES)
     widening = [m for m in model.modules() if isinstance(m, nn.Conv2d) and m.in_channels == 256][-1]
     assert widening.weight.std().item() == pytest.approx((2 / (9 * 512)) ** 0.5, rel=0.01)
     assert not widening.bias.any()
@@ -138,7 +138,7 @@ def test_vgg_convolutions_start_as_in_the_reference():
 
 def test_normalisation_of_the_resnets():
     def kinds(name: str) -> list[str]:
-        modules = build(name, (3, 32, 32), CLASSES).modules()
+        modules = build_model(name, (3, 32, 32), CLASSES).modules()
         return [type(m).__name__ for m in modules if "Norm" in type(m).__name__ and type(m) is not resnet.ConvNorm]
 
     assert kinds("resnet18-nonorm") == []
@@ -148,7 +148,7 @@ def test_normalisation_of_the_resnets():
 
 
 def test_pfl_cnn_draws_dropout_from_the_keys():
-    model = build("pfl-cnn", (1, 8, 8), CLASSES).double()
+    model = build_model("pfl-cnn", (1, 8, 8), CLASSES).double()
     batch = Batch(*(part[0] for part in clients((1, 8, 8))))
     assert torch.equal(model(batch.x, batch), model(batch.x, batch))
     assert not torch.equal(model(batch.x, batch), model(batch.x, batch._replace(key=batch.key + 1)))
@@ -159,7 +159,7 @@ def test_unknown_name_suggests_the_nearest():
     with pytest.raises(
         UserError, match=r"--model resnet-18: unknown model \(did you mean resnet18\?\); the models are .*mlp"
     ):
-        build("resnet-18", (3, 32, 32), 10)
+        build_model("resnet-18", (3, 32, 32), 10)
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_unknown_name_suggests_the_nearest():
 )
 def test_unsupported_input_is_refused_in_one_line(name, shape, rule):
     with pytest.raises(UserError, match=rule) as error:
-        build(name, shape, 10)
+        build_model(name, shape, 10)
     assert f"--model {name}: cannot take input of shape {'x'.join(map(str, shape))}," in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -185,4 +185,4 @@ def test_a_model_that_came_from_python_is_told_apart_from_a_wrong_name():
     with pytest.raises(
         UserError, match=r"--model own:Net-12ab34cd: was given in Python .* in Python: fedflat\.analyse\("
     ):
-        build("own:Net-12ab34cd", (1, 8, 8), 10)
+        build_model("own:Net-12ab34cd", (1, 8, 8), 10)

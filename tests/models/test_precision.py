@@ -5,10 +5,10 @@ from torch import nn
 from torch.func import grad, vmap
 
 import fedflat
-from fedflat import half
+from fedflat.core import task
+from fedflat.core.task import Batch, Task
 from fedflat.experiments.assemble import assemble
 from fedflat.models.layers import Classifier
-from fedflat.task import Batch, Task
 
 
 def problem():
@@ -32,7 +32,7 @@ def test_half_floats_are_more_exact_than_bfloat16():
 
 def test_small_gradients_survive(monkeypatch):
     assert error(torch.float16, 1e-6) < 0.02
-    monkeypatch.setattr(half, "SCALE", 1.0)
+    monkeypatch.setattr(task, "GRADIENT_SCALE", 1.0)
     assert error(torch.float16, 1e-6) > 0.2
 
 

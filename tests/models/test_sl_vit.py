@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedflat.models.sl_vit import Attention, patches, sl_vit, with_shifts
+from fedflat.models.vit import Attention, add_shifted_copies, cut_patches, sl_vit
 
 
 def test_shifts_are_by_one_pixel_and_zero_filled():
     x = torch.arange(1.0, 10).reshape(1, 1, 3, 3)
-    image, right, left, down, up = with_shifts(x)[0]
+    image, right, left, down, up = add_shifted_copies(x)[0]
     assert torch.equal(image, x[0, 0])
     assert right.tolist() == [[0, 1, 2], [0, 4, 5], [0, 7, 8]]
     assert left.tolist() == [[2, 3, 0], [5, 6, 0], [8, 9, 0]]
@@ -20,7 +20,7 @@ def test_shifts_are_by_one_pixel_and_zero_filled():
 
 def test_patches_are_the_tiles_of_the_image_row_by_row():
     x = torch.randn(2, 5, 8, 12)
-    tiles = patches(x)
+    tiles = cut_patches(x)
     assert tiles.shape == (2, 16, 5 * 2 * 3)
     assert torch.equal(tiles[1, 6], x[1, :, 2:4, 6:9].flatten())  # second row, third column
 

@@ -11,8 +11,8 @@ from made_up import find
 from fedflat import Experiment, FedAvg, FedGloSS, FedSOL, NaiveFedGloSS
 from fedflat.experiments.config import dump, to_dict
 from fedflat.methods import METHODS
-from fedflat.papers import TABLES, printed
-from fedflat.papers.cells import alike, every_cell, experiment, key, training
+from fedflat.papers.catalogue import TABLES
+from fedflat.papers.cells import alike, every_cell, experiment, key, printed, training
 from fedflat.papers.measures import MEASURES
 from fedflat.papers.table import Cell, grid, table
 

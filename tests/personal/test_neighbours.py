@@ -7,9 +7,9 @@ import pytest
 import torch
 from sklearn.neighbors import NearestNeighbors
 
-from fedflat.models.mlp import mlp
+from fedflat.core.task import Batch, Task
+from fedflat.models.cnn import mlp
 from fedflat.personal.neighbours import accuracy, choose_weight, features, mix, nearest, predictions
-from fedflat.task import Batch, Task
 
 
 def test_nearest_by_hand():

@@ -12,8 +12,8 @@ import pytest
 import fedflat as ff
 from fedflat.cli import main
 from fedflat.errors import UserError
-from fedflat.personal import personalise
 from fedflat.personal.finished import read_run
+from fedflat.personal.measure import personalise
 
 TRAINED = ff.Experiment(model="mlp", clients=3, cohort=2, rounds=1, local_epochs=1)
 

@@ -7,18 +7,18 @@ import pytest
 import torch
 
 from fedflat import Averaged, Private, ServerMomentum
+from fedflat.core.local_training import SGD, local_update
+from fedflat.core.method import Message, Method
+from fedflat.core.task import Batch, Task
 from fedflat.data.dataset import Augment, Dataset
 from fedflat.data.feed import Feed
 from fedflat.engine import ENGINES
 from fedflat.engine.rounds import Trial, play
 from fedflat.errors import UserError
-from fedflat.local import SGD, local_update
-from fedflat.method import Message, Method
 from fedflat.methods.fedavg import FedAvg
 from fedflat.methods.fedbabu import FedBABU
 from fedflat.methods.perfedavg import PerFedAvg
-from fedflat.models.mlp import mlp
-from fedflat.task import Batch, Task
+from fedflat.models.cnn import mlp
 
 SIZES = (11, 7, 1, 9)
 

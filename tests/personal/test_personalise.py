@@ -11,16 +11,17 @@ import pytest
 import torch
 
 import fedflat as ff
+from fedflat.core.local_training import SGD, local_update
+from fedflat.core.method import Message, Method
 from fedflat.data.feed import Plan
+from fedflat.engine.checkpoint import load_tensors, save_tensors
 from fedflat.engine.evaluate import evaluate
-from fedflat.engine.folder import load_tensors, save_tensors
 from fedflat.errors import UserError
-from fedflat.local import SGD, local_update
-from fedflat.method import Message, Method
-from fedflat.personal import personalise, personalise_command
 from fedflat.personal.alone import Alone, local_only, rounds_alone
 from fedflat.personal.finished import read_run
+from fedflat.personal.measure import personalise
 from fedflat.personal.samples import Samples
+from fedflat.personal.table import personalise_command
 
 SMALL = {"model": "mlp", "clients": 6, "cohort": 3, "rounds": 4, "local_epochs": 1, "lr": 0.1, "device": "cpu"}
 

@@ -16,10 +16,11 @@ sys.path.append(str(Path(__file__).parent))
 from watched import Round, tiny, watch
 
 from fedflat.commands.probes import describe
+from fedflat.core.local_training import count_traffic
+from fedflat.core.task import Batch
 from fedflat.engine import ENGINES
 from fedflat.engine.rounds import Trial
 from fedflat.experiments.experiment import Experiment
-from fedflat.experiments.traffic import traffic
 from fedflat.methods.fedavg import FedAvg
 from fedflat.methods.fedbabu import FedBABU
 from fedflat.methods.fedgf import FedGF
@@ -28,10 +29,9 @@ from fedflat.methods.fedsam import FedSAM
 from fedflat.methods.fedsol import FedSOL
 from fedflat.methods.naivefedgloss import NaiveFedGloSS
 from fedflat.methods.scaffold import SCAFFOLD
+from fedflat.methods.wrappers import ServerMomentum
 from fedflat.probes import PROBES
 from fedflat.probes.lookout import Lookout
-from fedflat.task import Batch
-from fedflat.wrappers.momentum import ServerMomentum
 
 near = pytest.approx
 
@@ -192,7 +192,7 @@ def test_fedgloss_exact_is_the_first_exchange_of_naivefedgloss() -> None:
 
 
 def test_communication() -> None:
-    sent = traffic(SCAFFOLD(), tiny.params())
+    sent = count_traffic(SCAFFOLD(), tiny.params())
     found = [seen.found["communication.bytes"] for seen in watch(SCAFFOLD(), "communication", rounds=3)]
     assert found == [2 * (sent.down + sent.up) * r for r in (1, 2, 3)]
     assert sent.down == 2 * 35 * 8

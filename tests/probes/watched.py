@@ -12,11 +12,11 @@ sys.path.append(str(Path(__file__).parents[1] / "methods"))
 
 import tiny_problem as tiny
 
+from fedflat.core.method import Method
 from fedflat.engine import ENGINES
 from fedflat.engine.contract import Job
 from fedflat.engine.rounds import Trial, ask, settle
 from fedflat.experiments.experiment import Experiment
-from fedflat.method import Method
 from fedflat.probes.lookout import Lookout
 
 

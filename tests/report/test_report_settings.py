@@ -9,7 +9,10 @@ import numpy as np
 import pytest
 
 from fedflat.cli import main
-from fedflat.methods import FedGF, FedSAM, FedSOL, ServerMomentum
+from fedflat.methods.fedgf import FedGF
+from fedflat.methods.fedsam import FedSAM
+from fedflat.methods.fedsol import FedSOL
+from fedflat.methods.wrappers import ServerMomentum
 from fedflat.report.contents import contents
 from fedflat.report.names import method_names
 from fedflat.report.runs import Run, read_run

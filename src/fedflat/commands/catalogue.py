@@ -11,9 +11,9 @@ from typing import Any
 import torch
 
 from fedflat.commands.parse import parse
+from fedflat.core.local_training import count_traffic
+from fedflat.core.method import Method
 from fedflat.experiments.config import find_method
-from fedflat.experiments.traffic import traffic
-from fedflat.method import Method
 from fedflat.methods import METHODS
 
 MODEL = 10_000  # parameters of the model on which communication is counted
@@ -37,8 +37,7 @@ def methods_command(words: list[str]) -> None:
 def describe(name: str, cls: type[Method]) -> dict[str, Any]:
     """One method: what its file says and what its messages weigh, in models of 4-byte parameters."""
     method = cls()
-    sent = traffic(method, torch.zeros(MODEL))
-    lines = (inspect.getdoc(inspect.getmodule(cls)) or "").splitlines()
+    sent = count_traffic(method, torch.zeros(MODEL))
     return {
         "name": name,
         "class": cls.__name__,
@@ -47,14 +46,24 @@ def describe(name: str, cls: type[Method]) -> dict[str, Any]:
         "models_down": round(sent.down / MODEL / 4, 2),
         "models_up": round(sent.up / MODEL / 4, 2),
         "client_keeps_models": round(sent.kept / MODEL / 4, 2),
-        "messages": next((line for line in lines if line.startswith("down ")), ""),
+        "messages": line_on_messages(cls),
     }
 
 
+def _documentation(cls: type[Method]) -> str:
+    """What the class says of its messages, or its file where that holds one method."""
+    own, file = (inspect.getdoc(o) or "" for o in (cls, inspect.getmodule(cls)))
+    return own if "\ndown " in own or "\ndown " not in file else file
+
+
 def summary_line(cls: type[Method]) -> str:
-    """Name, paper and idea of a method, as its file begins; else what the class says."""
-    first, own = ((inspect.getdoc(o) or "").partition("\n")[0] for o in (inspect.getmodule(cls), cls))
-    return first if "(" in first else own
+    """Name, paper and idea of a method: the first line of its documentation."""
+    return _documentation(cls).partition("\n")[0]
+
+
+def line_on_messages(cls: type[Method]) -> str:
+    """The line `down … | up … | client keeps … | server keeps …` of a method, '' where it has none."""
+    return next((line for line in _documentation(cls).splitlines() if line.startswith("down ")), "")
 
 
 def _plain(value: Any) -> Any:

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from fedflat.commands.parse import cli_setting, parse
+from fedflat.core.method import Method
 from fedflat.errors import UserError
 from fedflat.experiments.experiment import Experiment, Setting
-from fedflat.method import Method
 from fedflat.options import flag
 
 

@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
+from fedflat.core.method import Method
 from fedflat.errors import UserError, near_miss
 from fedflat.experiments.config import find_method
 from fedflat.experiments.experiment import Setting
-from fedflat.method import Method
 from fedflat.options import check, flag, kinds, read, show
 
 T = TypeVar("T")

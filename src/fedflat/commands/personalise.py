@@ -33,6 +33,6 @@ def personalise_command(words: list[str]) -> None:
         raise UserError(f"{' '.join(['personalise', *runs])}: name the folder of one complete run")
     out = options.out or Path(runs[0]) / "personalise.json"
     check_file(out, "personalise.json")
-    from fedflat.personal import personalise_command
+    from fedflat.personal.table import personalise_command
 
     personalise_command(Path(runs[0]), options.epochs, out, not options.no_alone, options.lr)

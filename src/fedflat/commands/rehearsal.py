@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from fedflat.core.local_training import example_messages
 from fedflat.engine.sequential import batches
 from fedflat.errors import UserError
 from fedflat.experiments.assemble import assemble
 from fedflat.experiments.experiment import Experiment
-from fedflat.experiments.traffic import messages
 
 
 def rehearse(experiments: Mapping[str, Experiment]) -> None:
@@ -18,7 +18,7 @@ def rehearse(experiments: Mapping[str, Experiment]) -> None:
     for name, experiment in experiments.items():
         method = experiment.method
         try:
-            method.step(assembly.task, w, batch, messages(method, w)[0], method.init_client(w))
+            method.step(assembly.task, w, batch, example_messages(method, w)[0], method.init_client(w))
         except UserError as error:
             named = str(error).startswith(f"method {name}:")
             raise error if named else UserError(f"method {name}: {error}") from None

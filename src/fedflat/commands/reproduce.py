@@ -16,6 +16,8 @@ from fedflat.experiments.experiment import Experiment
 from fedflat.options import Count, Index, check_writable
 
 PROG = "fedflat reproduce [TABLE ...]"
+
+
 FORMS = ("markdown", "latex", "csv")
 
 

@@ -15,17 +15,18 @@ from fedflat.commands.flags import Files, parse_flags, refuse_inner
 from fedflat.commands.outputs import output_folder, slug
 from fedflat.commands.parse import leading, method_spec
 from fedflat.commands.rehearsal import rehearse
-from fedflat.engine.folder import OtherRun, same_run
+from fedflat.core.method import Method
+from fedflat.engine.configuration import same_run
+from fedflat.engine.folder import OtherRun
 from fedflat.engine.place import find_place
 from fedflat.errors import UserError
 from fedflat.experiments.config import dump, load, method_to_dict
 from fedflat.experiments.experiment import Experiment, Setting
 from fedflat.experiments.result import Result
 from fedflat.experiments.run import run
-from fedflat.method import Method
 from fedflat.methods import METHODS
+from fedflat.methods.differential_privacy import describe_privacy
 from fedflat.options import Fraction
-from fedflat.privacy import describe
 from fedflat.pulse import Pulse
 
 
@@ -126,7 +127,7 @@ def _show(results: list[tuple[str, Result]], runs: list[Path], page: Path, targe
     print_table(results, target)
     for label, result in results:
         if result.privacy:
-            print(f"{label}: {describe(result.privacy)}")
+            print(f"{label}: {describe_privacy(result.privacy)}")
     try:
         from fedflat.report.page import report
     except ImportError as missing:

@@ -12,7 +12,11 @@ from functools import cache
 import numpy as np
 
 _DRAWS = 100_000_000  # `over_clients` stops redrawing after this many random shares, a few seconds
+
+
 _HOPELESS = 20  # a tenth of that will do where the best attempt misses more than one sample in so many
+
+
 _CHUNK = 200_000  # shares drawn at once: little enough to stay in the processor's cache
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fedflat.core.random import hash_words, integer_below, purpose_key
 from fedflat.data.dataset import Augment
-from fedflat.random import below, fold, purpose
 
-_CROP, _FLIP, _CUTOUT = purpose("crop"), purpose("flip"), purpose("cutout")
+_CROP, _FLIP, _CUTOUT = purpose_key("crop"), purpose_key("flip"), purpose_key("cutout")
 
 
 def augment(
@@ -53,7 +53,7 @@ def _per_channel(values: tuple[float, ...], device: torch.device, dtype: torch.d
 
 def _words(key: Tensor, use: int) -> tuple[Tensor, Tensor]:
     """Two random words of each sample for one use, [..., 1]: `below` reads 32 of the 64 bits of a hash."""
-    word = fold(key, torch.full((), use, dtype=torch.int64, device=key.device))[..., None]
+    word = hash_words(key, torch.full((), use, dtype=torch.int64, device=key.device))[..., None]
     return word, word << 32
 
 
@@ -62,10 +62,11 @@ def _move(x: Tensor, key: Tensor, spec: Augment) -> Tensor:
     height, width = x.shape[-2:]
     i, j = (torch.arange(side, device=x.device).expand(*key.shape, side) for side in (height, width))
     if spec.flip:
-        j = torch.where(below(_words(key, _FLIP)[0], 2) == 1, width - 1 - j, j)
+        j = torch.where(integer_below(_words(key, _FLIP)[0], 2) == 1, width - 1 - j, j)
     if spec.crop:
         i, j = (
-            k + below(word, 2 * spec.crop + 1) - spec.crop for k, word in zip((i, j), _words(key, _CROP), strict=True)
+            k + integer_below(word, 2 * spec.crop + 1) - spec.crop
+            for k, word in zip((i, j), _words(key, _CROP), strict=True)
         )
     row, column = (_bounce(k, side) if spec.reflect else k.clamp(0, side - 1) for k, side in ((i, height), (j, width)))
     source = (row[..., :, None] * width + column[..., None, :]).flatten(-2)
@@ -92,5 +93,5 @@ def _cut_out(x: Tensor, key: Tensor, side: int) -> Tensor:
 
 def _near(word: Tensor, length: int, side: int) -> Tensor:
     """Which of `length` positions lie in [k - side // 2, k - side // 2 + side) for a random position k."""
-    offset = torch.arange(length, device=word.device) - below(word, length) + side // 2
+    offset = torch.arange(length, device=word.device) - integer_below(word, length) + side // 2
     return (offset >= 0) & (offset < side)

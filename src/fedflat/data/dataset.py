@@ -1,4 +1,4 @@
-"""What the rest of the library knows of a data set."""
+"""A data set in memory: samples, labels and what is known of them; made from arrays, or with a part held out."""
 
 from __future__ import annotations
 

@@ -16,6 +16,8 @@ from urllib.request import Request, urlopen
 from fedflat.errors import UserError
 
 ATTEMPTS = 4  # connections per file and call; each continues where the one before stopped
+
+
 _BLOCK = 1 << 18
 
 

@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedflat.core.random import hash_words, purpose_key
+from fedflat.core.state import send_to_device
+from fedflat.core.task import Batch
 from fedflat.data.augment import augment, normalise
 from fedflat.data.dataset import Augment, Dataset
-from fedflat.random import fold, purpose
-from fedflat.task import Batch
-from fedflat.transfer import send
 
 
 class Plan(NamedTuple):
@@ -74,15 +74,17 @@ class Feed:
 
     def plan(self, seeds: Sequence[int], round: int, clients: Sequence[int], exchange: int = 0) -> Plan:
         """The steps of each client under its trial's seed, [clients, steps, batch], padded to the longest client."""
-        seed, ids = send([list(seeds), list(clients)], self.sizes.device)[..., None]
+        seed, ids = send_to_device([list(seeds), list(clients)], self.sizes.device)[..., None]
         sizes, first = self.sizes[ids[:, 0]], exchange * self.epochs
         epochs = torch.arange(first, first + self.epochs, device=ids.device)
-        words = fold(seed, purpose("sample"), round, self._names[ids], epochs)
+        words = hash_words(seed, purpose_key("sample"), round, self._names[ids], epochs)
         position = torch.arange(max(self.counts[client] for client in clients), device=ids.device)
-        keys = fold(words[..., None], position)
+        keys = hash_words(words[..., None], position)
         keys_or_last = torch.where(position < sizes[:, None, None], keys, torch.iinfo(torch.int64).max)
         order = keys_or_last.argsort(stable=True)
-        return self._cut(self._starts[ids[:, 0]], sizes, order, fold(words[..., None], order, purpose("augment")))
+        return self._cut(
+            self._starts[ids[:, 0]], sizes, order, hash_words(words[..., None], order, purpose_key("augment"))
+        )
 
     def _cut(self, starts: Tensor, sizes: Tensor, order: Tensor, keys: Tensor) -> Plan:
         """Cut each client's epochs [clients, epochs, samples] into batches; the last of an epoch may be partial."""
@@ -104,7 +106,7 @@ class Feed:
     def test(self) -> Batch:
         """All test samples, normalised, in mixed order: models with batch statistics must not see class by class."""
         data, device = self.dataset, self.y.device
-        order = fold(purpose("test"), torch.arange(len(data.y_test))).argsort(stable=True)
+        order = hash_words(purpose_key("test"), torch.arange(len(data.y_test))).argsort(stable=True)
         y = data.y_test[order].to(device)
         x = normalise(data.x_test[order].to(device), data.mean, data.std, self.dtype)
         return Batch(x, y, torch.ones_like(y, dtype=torch.bool), None)

@@ -7,16 +7,16 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from fedflat.core.random import hash_words, purpose_key
 from fedflat.data.dataset import Dataset
 from fedflat.errors import UserError
-from fedflat.random import fold, purpose
 
 
 def hold_out(dataset: Dataset, share: float) -> Dataset:
     """The data set with `share` of its training samples, drawn by a hash of their row, in place of the test set."""
     if not share:
         return dataset
-    order = fold(purpose("hold out"), torch.arange(len(dataset.y))).argsort(stable=True)
+    order = hash_words(purpose_key("hold out"), torch.arange(len(dataset.y))).argsort(stable=True)
     count = round(share * len(dataset.y))
     if not 0 < count < len(dataset.y):
         raise UserError(

@@ -22,6 +22,8 @@ from fedflat.data.prepared import Moments, Source, cache_folder, facts, inspect,
 from fedflat.errors import UserError
 
 _DECODED: dict[str, Callable[[Path], Source]] = {"folder": image_folder, "parquet": parquet}
+
+
 KINDS = (*_DECODED, "npz")
 
 

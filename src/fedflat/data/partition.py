@@ -1,8 +1,4 @@
-"""Who holds which training samples: splits of a labelled data set over clients.
-
-Every split is a pure function of the labels and a seed. It returns one sorted int64 array of row numbers per client;
-no row is given out twice and no client is left without data. n samples, C classes that occur, N clients throughout.
-"""
+"""Which client holds which training samples: partitions of a labelled data set."""
 
 from __future__ import annotations
 
@@ -12,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from fedflat.core.random import purpose_key
 from fedflat.data.allocate import one_class, over_classes, over_clients
 from fedflat.data.released import ATTEMPTS, attempt
 from fedflat.errors import UserError, near_miss
-from fedflat.random import purpose
 
 Rows = list[np.ndarray]
 
@@ -144,7 +140,7 @@ def aligned_test(test_labels: np.ndarray, client_label_counts: np.ndarray, seed:
 
 
 def _generator(name: str, seed: int) -> np.random.Generator:
-    return np.random.default_rng([purpose(name), seed % 2**64])
+    return np.random.default_rng([purpose_key(name), seed % 2**64])
 
 
 def _classes(labels: np.ndarray, clients: int) -> tuple[np.ndarray, np.ndarray]:

@@ -1,4 +1,4 @@
-"""`fedflat data prepare`: what is on disk or on the net becomes one prepared file."""
+"""`fedflat data prepare`: download a data set or read it from disk, and write one prepared file."""
 
 from __future__ import annotations
 

@@ -21,8 +21,14 @@ from fedflat.data.dataset import Augment, Dataset
 from fedflat.errors import UserError
 
 CHUNK = 512  # images decoded and written at a time
+
+
 _ROOM = 1024  # header bytes kept free for the mean and std, which are known only at the end of the stream
+
+
 Tick = Callable[[int], object]
+
+
 Moments = tuple[float, ...]
 
 

@@ -39,8 +39,13 @@ def _published(base: str, md5: dict[str, str]) -> tuple[Remote, ...]:
 
 
 _CINIC = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+
+
 _KRIZ = "https://www.cs.toronto.edu/~kriz"
+
+
 _ZENODO = "https://zenodo.org/records/10519652/files"
+
 
 SETS: dict[str, Spec] = {
     "mnist": Spec(

@@ -11,7 +11,11 @@ import numpy as np
 from rich.table import Table
 
 _BUBBLES = (30, 20)  # clients and classes up to which every count gets a bubble of its own
+
+
 _PIXELS = 600  # height of the stacked picture
+
+
 _LISTED = 30  # clients up to which the table has a row for each
 
 

@@ -1,8 +1,4 @@
-"""The fast engine: clients are lanes of one vmapped step.
-
-Clients of unequal length are packed into lanes, several seeds ride in the same lanes, and nothing in a round waits for
-the device. A lane is idle after its last client only: it goes on stepping, and nobody reads it.
-"""
+"""The fast engine: clients are lanes of one vmapped step, traced once and, on a GPU, replayed as a CUDA graph."""
 
 from __future__ import annotations
 
@@ -13,16 +9,15 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
+from fedflat.core.local_training import SGD, LocalState, finish_local_training
+from fedflat.core.method import Method
+from fedflat.core.state import send_to_device, tree_map
+from fedflat.core.task import Task
 from fedflat.data.feed import Plan, Source
 from fedflat.engine.bench import Bench, Work
 from fedflat.engine.contract import Job, Trained, summarise
 from fedflat.engine.packing import choose_lanes, schedule
-from fedflat.engine.state import tree_map
-from fedflat.kernels import use_lane_ops
-from fedflat.local import SGD, Carry, finish
-from fedflat.method import Method
-from fedflat.task import Task
-from fedflat.transfer import send
+from fedflat.kernels.layers import use_lane_ops
 
 
 class Batched:
@@ -65,13 +60,15 @@ class Batched:
 
     def _conclude(self, work: Work, ends: Tensor, states: Any, lengths: Sequence[int]) -> list[Trained]:
         """Replies, kept states and means, job by job."""
-        steps = send(lengths, ends.device, ends.dtype)
+        steps = send_to_device(lengths, ends.device, ends.dtype)
         trained, first = [], 0
         for job in work.jobs:
             part = slice(first, first + len(job.clients))
             first = part.stop
-            carry = Carry(ends[part], ends[part], tree_map(lambda t: t[part], states))
-            replies, kept = vmap(lambda c, k: finish(self.method, job.sgd, c, job.message, k))(carry, steps[part])
+            carry = LocalState(ends[part], ends[part], tree_map(lambda t: t[part], states))
+            replies, kept = vmap(lambda c, k: finish_local_training(self.method, job.sgd, c, job.message, k))(
+                carry, steps[part]
+            )
             job.states.scatter(job.clients, kept)
             trained.append(Trained(summarise(replies, job), ends[part]))
         return trained

@@ -10,15 +10,14 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
+from fedflat.core.local_training import SGD, LocalState, local_step, start_local_training
+from fedflat.core.method import Method
+from fedflat.core.state import send_to_device, state_tensors, tree_map
+from fedflat.core.task import Task
 from fedflat.data.feed import Plan, Source
 from fedflat.engine.contract import Job
 from fedflat.engine.graph import WARM_UP, capture, trace
 from fedflat.engine.packing import Schedule
-from fedflat.engine.state import leaves, tree_map
-from fedflat.local import SGD, Carry, advance, start
-from fedflat.method import Method
-from fedflat.task import Task
-from fedflat.transfer import send
 
 
 class Work(NamedTuple):
@@ -40,7 +39,7 @@ class Bench:
         self.method, self.task, self.source = method, task, source
         zeros = [0] * lanes
         self.message = tree_map(lambda t: t[zeros].clone(), work.messages)
-        self.carry = start(self.message, tree_map(lambda t: t[zeros].clone(), work.states))
+        self.carry = start_local_training(self.message, tree_map(lambda t: t[zeros].clone(), work.states))
         self.carry = self.carry._replace(w=self.carry.w.clone())
         self.lr = sgd.lr.clone()
         self.momentum, self.weight_decay = sgd.momentum, sgd.weight_decay
@@ -51,20 +50,20 @@ class Bench:
         """The step as plain operations; on a GPU compiled to work in place."""
         inputs = (self.carry, self.message, self.lr, plan)
         graph = trace(self._in_place if self.lr.is_cuda else self._advance, *inputs)
-        first, count = len(leaves(self.carry)), len(leaves(self.message))
+        first, count = len(state_tensors(self.carry)), len(state_tensors(self.message))
         self._reads = [bool(node.users) for node in graph.graph.find_nodes(op="placeholder")[first : first + count]]
         self._step: Callable[..., Any] = graph
         if self.lr.is_cuda:
             self.clock = torch.zeros(1, dtype=torch.int64, device=self.lr.device)
             self._step = torch.compile(graph, fullgraph=True, dynamic=False)
 
-    def _advance(self, carry: Carry, message: Any, lr: Tensor, plan: Plan) -> Carry:
+    def _advance(self, carry: LocalState, message: Any, lr: Tensor, plan: Plan) -> LocalState:
         """One step of every lane."""
         sgd = SGD(lr, self.momentum, self.weight_decay)
-        step = vmap(lambda c, b, m: advance(self.method, self.task, sgd, c, b, m))
+        step = vmap(lambda c, b, m: local_step(self.method, self.task, sgd, c, b, m))
         return _apart(step(carry, self.source.batch(plan), message), carry, (message, lr, plan))
 
-    def _in_place(self, carry: Carry, message: Any, lr: Tensor, plan: Plan) -> None:
+    def _in_place(self, carry: LocalState, message: Any, lr: Tensor, plan: Plan) -> None:
         """One step of every lane, written over the carry."""
         tree_map(torch.Tensor.copy_, carry, self._advance(carry, message, lr, plan))
 
@@ -74,7 +73,7 @@ class Bench:
         self.lr.copy_(sgd.lr)
         ends = self.carry.w.new_empty(len(work.clients), self.carry.w.shape[1])
         states = tree_map(torch.clone, work.states)
-        owner = send(work.owner, ends.device)
+        owner = send_to_device(work.owner, ends.device)
         lanes = len(self.carry.w)
         starts, stops = (_by_time(rows, lanes, ends.device) for rows in (table.starts, table.ends))
         for time in range(len(table.item) + 1):
@@ -89,7 +88,7 @@ class Bench:
     def _load(self, plan: Plan, table: Schedule) -> None:
         """Lay the round's plan out by time and lane."""
         device, steps = self.lr.device, len(table.item)
-        item, step = (send(t, device) for t in (table.item, table.step))
+        item, step = (send_to_device(t, device) for t in (table.item, table.step))
         self._reserve(steps, plan)
         rows = item.clamp(min=0)
         for buffer, source in zip(self._plan, plan, strict=True):
@@ -132,7 +131,7 @@ class Bench:
         def rows(new: Tensor) -> Tensor:
             return new.expand(len(move.items), *new.shape[1:]) if len(new) == 1 else new[owner[move.items]]
 
-        for lane, new, read in zip(leaves(self.message), leaves(work.messages), self._reads, strict=True):
+        for lane, new, read in zip(state_tensors(self.message), state_tensors(work.messages), self._reads, strict=True):
             if read:
                 lane.index_copy_(0, move.lanes, rows(new))
         self.carry.w.index_copy_(0, move.lanes, rows(work.messages.params))
@@ -141,9 +140,9 @@ class Bench:
         tree_map(lambda lane, new: lane.index_copy_(0, move.lanes, new[move.items]), self.carry.client, work.states)
 
 
-def _apart(new: Carry, old: Carry, others: Any) -> Carry:
+def _apart(new: LocalState, old: LocalState, others: Any) -> LocalState:
     """`new` with memory of its own: a method may keep what it was given, the last w, say, or keep one tensor twice."""
-    taken = {_place(t) for t in [*leaves(old), *leaves(others)]}
+    taken = {_place(t) for t in [*state_tensors(old), *state_tensors(others)]}
 
     def own(t: Tensor, before: Tensor) -> Tensor:
         place = _place(t)
@@ -173,7 +172,7 @@ class Move(NamedTuple):
 
 def _by_time(rows: np.ndarray, lanes: int, device: torch.device) -> dict[int, Move]:
     """The moves at each time, sent to the device at once."""
-    moved = send(np.ascontiguousarray(rows[:, 1:].T), device)
+    moved = send_to_device(np.ascontiguousarray(rows[:, 1:].T), device)
     times, first = np.unique(rows[:, 0], return_index=True)
     bounds = zip(times.tolist(), first.tolist(), [*first[1:].tolist(), len(rows)], strict=True)
     every = range(lanes)

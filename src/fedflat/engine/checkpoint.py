@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import zlib
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from fedflat.core.state import checksum
 from fedflat.engine.configuration import FREE, differences, same_run
 from fedflat.errors import UserError
 
@@ -46,11 +46,3 @@ def load_tensors(path: Path) -> dict[str, Tensor] | None:
             return named if known.get("crc") == str(checksum(named, known.get("config", ""))) else None
     except (SafetensorError, OSError, ValueError):
         return None
-
-
-def checksum(named: Mapping[str, Tensor], config: str = "") -> int:
-    """CRC-32 over the configuration, names and bytes."""
-    crc = zlib.crc32(config.encode())
-    for name in sorted(named):
-        crc = zlib.crc32(named[name].numpy().tobytes(), zlib.crc32(name.encode(), crc))
-    return crc

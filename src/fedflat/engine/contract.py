@@ -8,9 +8,9 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from fedflat.engine.state import tree_map
-from fedflat.local import SGD
-from fedflat.method import Cohort
+from fedflat.core.local_training import SGD
+from fedflat.core.method import Cohort
+from fedflat.core.state import tree_map
 
 
 class States(Protocol):

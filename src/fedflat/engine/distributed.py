@@ -1,11 +1,6 @@
-"""Many GPUs or hosts: every rank trains its part of the cohort in lanes, one sum over ranks ends an exchange.
+"""The engine for many GPUs or hosts: every rank trains its part of the cohort, one sum over ranks ends an exchange.
 
-With p_k the averaging weights, S_r the clients that rank r trains and m_r the weighted mean of their replies,
-
-    Σ_k p_k reply_k = Σ_r (Σ_{k ∈ S_r} p_k) m_r
-
-so each rank scales its means by its part of the weight, or of the number, and the sum over ranks is the cohort's. All
-ranks go through the same rounds and compute the same server update from that sum.
+A client's state lives on rank (client mod ranks); it is lent to the rank that trains the client.
 """
 
 from __future__ import annotations
@@ -16,17 +11,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from fedflat.core.local_training import finish_local_training, start_local_training
+from fedflat.core.method import Cohort, Method
+from fedflat.core.state import pack_state, rows_to_states, send_to_device, states_to_rows, tree_map
+from fedflat.core.task import Task
 from fedflat.data.feed import Source
 from fedflat.engine.batched import Batched
 from fedflat.engine.contract import Job, Trained
 from fedflat.engine.guests import Desk, Item, fetch, give_back, home, journeys
 from fedflat.engine.packing import assign
-from fedflat.engine.state import from_rows, pack, to_rows, tree_map
 from fedflat.engine.world import World
-from fedflat.local import finish, start
-from fedflat.method import Cohort, Method
-from fedflat.task import Task
-from fedflat.transfer import send
 
 
 class Part(NamedTuple):
@@ -77,7 +71,7 @@ class Distributed:
         clients = [jobs[number].clients[position] for number, position in items]
         seeds = [jobs[number].seed for number, _ in items]
         lengths = self.source.lengths(seeds, jobs[0].round, clients, jobs[0].exchange)
-        homes = [home(client, self.world.size) for client in clients] if pack(jobs[0].states.initial) else []
+        homes = [home(client, self.world.size) for client in clients] if pack_state(jobs[0].states.initial) else []
         return dict(zip(items, assign(lengths, self.world.size, homes), strict=True))
 
     def _parts(self, jobs: Sequence[Job], ranks: Mapping[Item, int], guests: Mapping[Item, Tensor]) -> dict[int, Part]:
@@ -101,8 +95,8 @@ class Distributed:
             _share(job, parts[number].job, trained[number].cohort) if number in parts else self._nothing(job)
             for number, job in enumerate(jobs)
         )
-        sums = self.world.total(to_rows(tree_map(lambda t: t[None], shares)))
-        means = tree_map(lambda t: t[0], from_rows(shares, sums))
+        sums = self.world.total(states_to_rows(tree_map(lambda t: t[None], shares)))
+        means = tree_map(lambda t: t[0], rows_to_states(shares, sums))
         ends = [trained[n].ends if n in trained else job.message.params[None][:0] for n, job in enumerate(jobs)]
         return [
             Trained(Cohort(mean, uniform, len(job.clients), job.population), end)
@@ -112,7 +106,9 @@ class Distributed:
     def _nothing(self, job: Job) -> tuple[Any, Any]:
         """What a rank without clients adds: replies of zeros."""
         steps = torch.ones_like(job.sgd.lr)
-        reply, _ = finish(self.method, job.sgd, start(job.message, job.states.initial), job.message, steps)
+        reply, _ = finish_local_training(
+            self.method, job.sgd, start_local_training(job.message, job.states.initial), job.message, steps
+        )
         zeros = tree_map(torch.zeros_like, reply)
         return zeros, zeros
 
@@ -120,7 +116,7 @@ class Distributed:
 def _part(job: Job, positions: list[int], guests: Mapping[int, Tensor]) -> Part:
     """The job of the clients at these positions."""
     desk = Desk(job.states, len(positions), guests)
-    weights = job.weights[send(positions, job.weights.device)]
+    weights = job.weights[send_to_device(positions, job.weights.device)]
     clients = [job.clients[position] for position in positions]
     return Part(job._replace(clients=clients, weights=weights, states=desk), positions, desk)
 

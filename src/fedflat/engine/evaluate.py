@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedflat.kernels import use_lane_ops
-from fedflat.task import Batch, Task
+from fedflat.core.task import Batch, Task
+from fedflat.kernels.layers import use_lane_ops
 
 BATCH = 2000  # samples evaluated at once
 

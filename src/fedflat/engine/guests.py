@@ -13,10 +13,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from fedflat.core.state import pack_state, rows_to_states, send_to_device, states_to_rows, tree_map
 from fedflat.engine.contract import Job, States
-from fedflat.engine.state import from_rows, pack, to_rows, tree_map
 from fedflat.engine.world import World
-from fedflat.transfer import send
 
 Item = tuple[int, int]  # number of the job, position in its cohort
 
@@ -46,16 +45,16 @@ class Desk:
         states = self.store.gather(clients)
         if self.loan is None:
             return states
-        loan = from_rows(self.initial, self.loan)
-        return tree_map(lambda all, new: all.index_copy(0, send(self.guests, all.device), new), states, loan)
+        loan = rows_to_states(self.initial, self.loan)
+        return tree_map(lambda all, new: all.index_copy(0, send_to_device(self.guests, all.device), new), states, loan)
 
     def scatter(self, clients: Sequence[int], states: Any) -> None:
         """Keep what own clients have learned; that of the guests is ready to go home."""
         if self.own:
-            own = tree_map(lambda all: all[send(self.own, all.device)], states)
+            own = tree_map(lambda all: all[send_to_device(self.own, all.device)], states)
             self.store.scatter([clients[position] for position in self.own], own)
         if self.guests:
-            self.loan = to_rows(tree_map(lambda all: all[send(self.guests, all.device)], states))
+            self.loan = states_to_rows(tree_map(lambda all: all[send_to_device(self.guests, all.device)], states))
 
     def returning(self) -> dict[int, Tensor]:
         """The guests' states by position."""
@@ -64,7 +63,7 @@ class Desk:
 
 def journeys(jobs: Sequence[Job], ranks: Mapping[Item, int], size: int) -> dict[Item, Route]:
     """Who is trained away from home; nobody where clients keep nothing."""
-    if not pack(jobs[0].states.initial):
+    if not pack_state(jobs[0].states.initial):
         return {}
     homes = {item: home(jobs[item[0]].clients[item[1]], size) for item in ranks}
     return {item: Route(homes[item], rank) for item, rank in ranks.items() if rank != homes[item]}
@@ -77,7 +76,7 @@ def fetch(world: World, jobs: Sequence[Job], routes: Mapping[Item, Route]) -> di
         items = [item for item, route in routes.items() if item[0] == number and route.source == world.rank]
         if items:
             states = job.states.gather([job.clients[position] for _, position in items])
-            rows |= zip(items, to_rows(states).unbind(), strict=True)
+            rows |= zip(items, states_to_rows(states).unbind(), strict=True)
     return ship(world, jobs, routes, rows)
 
 
@@ -86,7 +85,7 @@ def give_back(world: World, jobs: Sequence[Job], routes: Mapping[Item, Route], r
     back = {item: Route(route.target, route.source) for item, route in routes.items()}
     for (number, position), row in ship(world, jobs, back, rows).items():
         job = jobs[number]
-        job.states.scatter([job.clients[position]], from_rows(job.states.initial, row[None]))
+        job.states.scatter([job.clients[position]], rows_to_states(job.states.initial, row[None]))
 
 
 def ship(
@@ -100,7 +99,7 @@ def ship(
             leaving.setdefault(route.target, []).append(rows[item])
         elif route.target == world.rank:
             arriving.setdefault(route.source, []).append(item)
-    like = pack(jobs[0].states.initial)
+    like = pack_state(jobs[0].states.initial)
     width = sum(tensor.numel() for tensor in like.values())
     room = {rank: next(iter(like.values())).new_empty(len(items), width) for rank, items in arriving.items()}
     got = world.move({rank: torch.stack(states) for rank, states in leaving.items()}, room)

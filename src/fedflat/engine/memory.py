@@ -1,4 +1,4 @@
-"""How much of a GPU's memory a run will take, estimated before it begins, and where its clients' states go.
+"""Memory of a run: how much of a GPU it takes, estimated before it begins, and where its clients' states go.
 
 With P parameters of b bytes, L lanes, N clients, batches of B samples and a bytes of activations per sample:
 
@@ -20,16 +20,22 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fedflat.core.method import Method
+from fedflat.core.state import count_bytes
+from fedflat.core.task import Batch, Task
 from fedflat.data.feed import Feed
 from fedflat.engine.evaluate import BATCH
-from fedflat.engine.state import nbytes
 from fedflat.errors import UserError
-from fedflat.method import Method
-from fedflat.task import Batch, Task
 
 SPARE = 8  # vectors of the model's length that a lane needs beside its state and message
+
+
 USABLE = 0.9  # of the free memory; the rest is for kernels and fragments
+
+
 GB = 1e9
+
+
 ADVICE = "use fewer --seeds, a smaller --batch-size or --cohort, or --precision bf16"
 
 
@@ -56,11 +62,11 @@ def needs(
     ranks: int = 1,
 ) -> Needs:
     """The estimate above for `trials` with so many clients, and so many of them in a round, on one of `ranks`."""
-    server, state = method.init_server(params), nbytes(method.init_client(params))
-    each, model = activations(task, feed, params), nbytes(params)
-    per_lane = SPARE * model + feed.batch_size * each + state + nbytes(method.broadcast(server))
+    server, state = method.init_server(params), count_bytes(method.init_client(params))
+    each, model = activations(task, feed, params), count_bytes(params)
+    per_lane = SPARE * model + feed.batch_size * each + state + count_bytes(method.broadcast(server))
     test = feed.dataset.x_test.numel() * params.element_size() + BATCH * each // 2
-    servers = sum(nbytes(server) + 2 * cohort * (model + state) for _, cohort in trials)
+    servers = sum(count_bytes(server) + 2 * cohort * (model + state) for _, cohort in trials)
     return Needs(lanes * per_lane, test, servers, 2 * sum(clients for clients, _ in trials) * state // ranks)
 
 
@@ -79,7 +85,7 @@ def activations(task: Task, feed: Feed, params: Tensor) -> int:
 
     def keep(tensor: Tensor) -> Tensor:
         nonlocal kept
-        kept += nbytes(tensor) if tensor.shape[:1] == (2,) else 0
+        kept += count_bytes(tensor) if tensor.shape[:1] == (2,) else 0
         return tensor
 
     key = torch.zeros(2, dtype=torch.int64, device=params.device)

@@ -10,6 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 OVERHEAD = 3.0  # cost of a step with L lanes is taken as OVERHEAD + L: what the GPU prototypes and CPU runs show
+
+
 ENOUGH = 5000  # clients whose lengths decide on the number of lanes
 
 

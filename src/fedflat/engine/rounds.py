@@ -1,4 +1,7 @@
-"""The round: sample, broadcast, train, update. Nothing here knows a method or an engine."""
+"""The round: choose a cohort, broadcast, train, update, evaluate; and what it asks of an engine.
+
+Nothing here knows a method or an engine.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,11 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from fedflat.core.local_training import SGD
+from fedflat.core.method import Method
+from fedflat.core.random import choose_without_replacement, hash_words, purpose_key
+from fedflat.core.state import ClientStore, pack_state, unpack_state
 from fedflat.engine.contract import Engine, Job, Trained
-from fedflat.engine.state import ClientStore, pack, unpack
-from fedflat.local import SGD
-from fedflat.method import Method
-from fedflat.random import choose, fold, purpose
 
 
 class Trial:
@@ -26,7 +29,7 @@ class Trial:
 
     def pack(self) -> dict[str, Tensor]:
         """The trial as named tensors."""
-        server = {f"server.{name}": tensor for name, tensor in pack(self.server).items()}
+        server = {f"server.{name}": tensor for name, tensor in pack_state(self.server).items()}
         return server | {f"clients.{name}": tensor for name, tensor in self.clients.pack().items()}
 
     def unpack(self, named: Mapping[str, Tensor]) -> None:
@@ -36,13 +39,13 @@ class Trial:
             part, _, rest = name.partition(".")
             parts[part][rest] = tensor
         device = self.server.params.device
-        self.server = unpack(self.server, {name: tensor.to(device) for name, tensor in parts["server"].items()})
+        self.server = unpack_state(self.server, {name: tensor.to(device) for name, tensor in parts["server"].items()})
         self.clients.unpack(parts["clients"])
 
 
 def cohort(seed: int, round: int, clients: int, size: int) -> list[int]:
     """The clients that take part in a round."""
-    return choose(int(fold(seed, purpose("cohort"), round)), clients, size)
+    return choose_without_replacement(int(hash_words(seed, purpose_key("cohort"), round)), clients, size)
 
 
 def play(

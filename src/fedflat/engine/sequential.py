@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
+from fedflat.core.local_training import local_update
+from fedflat.core.method import Method
+from fedflat.core.state import stack_states, tree_map
+from fedflat.core.task import Batch, Task
 from fedflat.data.feed import Plan, Source
 from fedflat.engine.contract import Job, Trained, summarise
-from fedflat.engine.state import stack, tree_map
-from fedflat.local import local_update
-from fedflat.method import Method
-from fedflat.task import Batch, Task
 
 
 class Sequential:
@@ -34,8 +34,8 @@ class Sequential:
             for client, state in zip(job.clients, states, strict=True)
         ]
         ends, replies, kept = zip(*done, strict=True)
-        job.states.scatter(job.clients, stack(kept))
-        return Trained(summarise(stack(replies), job), torch.stack(ends))
+        job.states.scatter(job.clients, stack_states(kept))
+        return Trained(summarise(stack_states(replies), job), torch.stack(ends))
 
     def _batches(self, job: Job, client: int) -> Iterator[Batch]:
         return batches(self.source, job.seed, job.round, client, job.exchange)

@@ -31,9 +31,17 @@ from fedflat.engine.place import Place, restarts
 from fedflat.errors import UserError
 
 MEETING = timedelta(minutes=5)  # for processes to find each other, which a launcher starts together
+
+
 PATIENCE = timedelta(minutes=30)  # for a rank that is alive and silent, as while rank 0 evaluates
+
+
 GRACE = 0.5  # seconds in which the lifeline may name who was lost, before this process ends for another reason
+
+
 VERDICT = 10.0  # the same after an operation failed, most likely because a rank is gone
+
+
 _runs = itertools.count()
 
 

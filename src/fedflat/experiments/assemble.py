@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedflat.core.task import Batch, Task, check_model_output
 from fedflat.data.augment import normalise
 from fedflat.data.dataset import Augment, Dataset, usual_partition
 from fedflat.data.feed import Feed
@@ -25,9 +26,8 @@ from fedflat.engine.world import World
 from fedflat.errors import UserError
 from fedflat.experiments.experiment import Experiment
 from fedflat.heap import keep_freed_memory
-from fedflat.models import build
-from fedflat.task import Batch, Task, check_fit
-from fedflat.wrappers.private import seal
+from fedflat.methods.differential_privacy import set_noise_key
+from fedflat.models import build_model
 
 LARGE = 5_000_000  # parameters from which on a CPU trains clients one by one
 
@@ -46,7 +46,7 @@ class Assembly(NamedTuple):
         starts, clients = zip(experiment.seeds, self.starts, strict=True), len(self.parts)
         trials = [Trial(seed, experiment.method, w, home, clients) for seed, w in starts]
         for trial in trials:
-            trial.server = seal(trial.server, trial.seed)
+            trial.server = set_noise_key(trial.server, trial.seed)
         return trials
 
 
@@ -72,7 +72,7 @@ def assemble(experiment: Experiment, dataset: Dataset | None = None, parts: list
     task.model.to(device)  # for its buffers
     starts = [task.flatten(dict(model.named_parameters())).detach().to(device) for model in models]
     if not isinstance(experiment.model, str):
-        check_fit(task, starts[0], _samples(feed), dataset.classes)
+        check_model_output(task, starts[0], _samples(feed), dataset.classes)
     return Assembly(dataset, parts, feed, task, starts)
 
 
@@ -141,7 +141,9 @@ def _model(experiment: Experiment, dataset: Dataset, seed: int) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if isinstance(experiment.model, str):
-            return build(suitable(shape) if experiment.model == "auto" else experiment.model, shape, dataset.classes)
+            return build_model(
+                suitable(shape) if experiment.model == "auto" else experiment.model, shape, dataset.classes
+            )
         if isinstance(experiment.model, nn.Module):
             return copy.deepcopy(experiment.model)
         return experiment.model()

@@ -9,12 +9,12 @@ from typing import Any, get_type_hints
 
 from torch import Tensor, nn
 
+from fedflat.core.method import Method
+from fedflat.core.state import checksum
 from fedflat.data.dataset import Dataset
-from fedflat.engine.checkpoint import checksum
 from fedflat.engine.configuration import parse, write
 from fedflat.errors import UserError, near_miss
 from fedflat.experiments.experiment import Experiment, Setting
-from fedflat.method import Method
 from fedflat.methods import METHODS
 
 

@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal
 
 from torch import nn
 
+from fedflat.core.method import Method
 from fedflat.data.dataset import Dataset
 from fedflat.errors import UserError, only_in_python
-from fedflat.method import Method
 from fedflat.methods.fedavg import FedAvg
 from fedflat.options import Count, Index, NonNegative, Positive, Range, check, plain
 from fedflat.probes import check_names

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from fedflat.core.task import Batch, Task
 from fedflat.engine.evaluate import evaluate
 from fedflat.engine.rounds import Trial
-from fedflat.task import Batch, Task
 
 
 def metrics(task: Task, trial: Trial, test: Batch, played: int, seconds: float) -> dict[str, Any]:

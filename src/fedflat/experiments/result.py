@@ -5,11 +5,16 @@ from __future__ import annotations
 import math
 import platform
 import statistics
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import torch
+
+from fedflat.core.method import Method
+from fedflat.engine.rounds import cohort
+from fedflat.methods.differential_privacy import find_private, privacy_spent
 
 
 def mean_std(values: list[float]) -> tuple[float, float]:
@@ -96,3 +101,14 @@ def versions(processes: int = 1) -> dict[str, str]:
         "numpy": np.__version__,
         "hardware": device if processes == 1 else f"{device}, {processes} processes",
     }
+
+
+def privacy_of_simulation(
+    method: Method, seeds: Sequence[int], rounds: int, population: int, size: int
+) -> dict[str, Any] | None:
+    """What a simulation has spent: that of the seed with the busiest client."""
+    if find_private(method) is None:
+        return None
+    cohorts = [[cohort(seed, r, population, size) for r in range(rounds)] for seed in seeds]
+    found = [privacy_spent(method, each, population, sampled=True) for each in cohorts]
+    return max((each for each in found if each), key=lambda each: each["epsilon"] or 0.0, default=None)

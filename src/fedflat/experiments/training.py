@@ -9,6 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedflat.core.local_training import SGD, count_traffic
+from fedflat.core.state import send_to_device
+from fedflat.core.task import Batch
 from fedflat.engine.contract import Engine, Job, Trained
 from fedflat.engine.evaluate import evaluator
 from fedflat.engine.folder import RunFolder
@@ -19,15 +22,12 @@ from fedflat.experiments.assemble import Assembly, home_of, make_engine
 from fedflat.experiments.config import method_to_dict
 from fedflat.experiments.experiment import Experiment
 from fedflat.experiments.metrics import metrics
-from fedflat.experiments.result import Result, summary, versions
-from fedflat.experiments.traffic import traffic
-from fedflat.local import SGD
-from fedflat.privacy import simulated
+from fedflat.experiments.result import Result, privacy_of_simulation, summary, versions
 from fedflat.probes.lookout import Lookout
-from fedflat.task import Batch
-from fedflat.transfer import send
 
 RARELY = 20  # checkpoints of large states take at most about one part in so many of the time
+
+
 Watcher = Callable[[int, list[dict[str, Any]]], None]  # called after each round with the newest metrics
 
 
@@ -116,7 +116,7 @@ class Training:
         """What one exchange of this round asks of the engine."""
         experiment, feed, r = self.experiment, self.assembly.feed, self.round
         population, cohorts = len(self.assembly.parts), _cohorts(experiment, self.assembly, r)
-        lr = send(experiment.lr * experiment.lr_decay**r, feed.y.device, feed.dtype)
+        lr = send_to_device(experiment.lr * experiment.lr_decay**r, feed.y.device, feed.dtype)
         sgd = SGD(lr, experiment.momentum, experiment.weight_decay)
         weights = [self._weights(c) for c in cohorts]
         jobs = ask(experiment.method, self.trials, r, exchange, cohorts, weights, population, sgd)
@@ -145,7 +145,7 @@ class Training:
         """Averaging weights of a cohort, not normalised."""
         sizes = [len(self.assembly.parts[client]) for client in clients]
         values = sizes if self.experiment.weights == "examples" else [1] * len(sizes)
-        return send(values, self.assembly.feed.y.device, self.assembly.feed.dtype)
+        return send_to_device(values, self.assembly.feed.y.device, self.assembly.feed.dtype)
 
     def _measure(self) -> None:
         """Evaluate every trial, on rank 0, and log."""
@@ -200,7 +200,7 @@ class Training:
         `privacy` is what was spent where it is not what a simulation of these rounds spends.
         """
         experiment, seeds = self.experiment, list(self.experiment.seeds)
-        sent = traffic(experiment.method, self.assembly.starts[0])
+        sent = count_traffic(experiment.method, self.assembly.starts[0])
         result = Result(
             method=method_to_dict(experiment.method)["name"],
             seeds=seeds,
@@ -213,7 +213,7 @@ class Training:
             versions=versions(self.world.size),
             history=self.history,
             privacy=privacy
-            or simulated(experiment.method, seeds, self.round, len(self.assembly.parts), experiment.cohort),
+            or privacy_of_simulation(experiment.method, seeds, self.round, len(self.assembly.parts), experiment.cohort),
             clients=len(self.assembly.parts),
             **summary(self.history, seeds),
         )

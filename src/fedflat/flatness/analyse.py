@@ -1,4 +1,4 @@
-"""Measure finished runs and leave the results beside them: analysis/WHAT.json and analysis/WHAT.csv."""
+"""Measure finished runs and write the results beside them: analysis/NAME.json and analysis/NAME.csv."""
 
 from __future__ import annotations
 

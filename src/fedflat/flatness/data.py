@@ -11,13 +11,17 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad_and_value, vmap
 
+from fedflat.core.random import hash_words, purpose_key
+from fedflat.core.task import Batch, Task
 from fedflat.flatness.precision import full_precision
 from fedflat.flatness.progress import each
-from fedflat.random import fold, purpose
-from fedflat.task import Batch, Task
 
 BATCH = 1000  # samples per pass: second derivatives of the FedAvg CNN then take about 3 GB
+
+
 COARSE = 10_000  # samples per pass on a GPU where no gradient is kept
+
+
 TOGETHER = 1500  # samples times models in one vmapped pass; more is slower on a CPU and no faster on a GPU
 
 
@@ -75,8 +79,8 @@ def pick(samples: Batch, count: int | None, seed: int) -> Batch:
     """`count` of the samples at random, all where there are no more."""
     if count is None or count >= len(samples.y):
         return samples
-    key = int(fold(seed, purpose("flatness samples")))
-    rows = fold(key, torch.arange(len(samples.y))).argsort(stable=True)[:count].sort().values.to(samples.y.device)
+    key = int(hash_words(seed, purpose_key("flatness samples")))
+    rows = hash_words(key, torch.arange(len(samples.y))).argsort(stable=True)[:count].sort().values.to(samples.y.device)
     return Batch(samples.x[rows], samples.y[rows], samples.mask[rows], None)
 
 

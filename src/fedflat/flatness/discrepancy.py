@@ -8,11 +8,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fedflat.core.task import Task
+from fedflat.core.vectors import norm, unit
 from fedflat.flatness.data import Data, join, loss_and_gradient
 from fedflat.flatness.noise import gaussian
 from fedflat.flatness.progress import each
-from fedflat.task import Task
-from fedflat.vectors import norm, unit
 
 
 class Sharpness(NamedTuple):

@@ -9,13 +9,15 @@ import torch
 from scipy.sparse.linalg import ArpackError, ArpackNoConvergence, LinearOperator, eigsh
 from torch import Tensor
 
+from fedflat.core.vectors import norm
 from fedflat.errors import UserError
 from fedflat.flatness.hessian import Hessian
 from fedflat.flatness.noise import uniforms
 from fedflat.flatness.progress import bar, each
-from fedflat.vectors import norm
 
 Pairs = tuple[np.ndarray, np.ndarray]  # values [k], vectors [P, k]
+
+
 RESTARTS = 300  # of Lanczos, each of about 2k products; networks need fewer than ten
 
 

@@ -1,4 +1,4 @@
-"""The Hessian of the mean loss as a linear map on flat vectors, never as a matrix unless it is small."""
+"""The Hessian of the mean loss as a linear map: largest eigenvalues, trace and spectral density."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from scipy.sparse.linalg import LinearOperator
 from torch import Tensor
 from torch.func import jvp, vmap
 
+from fedflat.core.task import Batch, Task
 from fedflat.errors import UserError
 from fedflat.flatness.data import Data
 from fedflat.flatness.precision import full_precision
-from fedflat.task import Batch, Task
 
 
 class Hessian:

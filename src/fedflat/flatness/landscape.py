@@ -1,4 +1,4 @@
-"""Two-dimensional pictures of the loss around models (FedSOL, Fig. 7; FedGloSS, Fig. 1, 2, 5, 6)."""
+"""The loss on planes and lines through models (FedSOL, Fig. 7; FedGF, Fig. 5; FedGloSS, Fig. 1, 2, 5, 6, 9)."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fedflat.core.task import Task
+from fedflat.core.vectors import norm
 from fedflat.flatness.data import Data, losses_in_plane
 from fedflat.flatness.noise import gaussian
-from fedflat.task import Task
-from fedflat.vectors import norm
 
 
 class Surface(NamedTuple):

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from fedflat.core.task import Task
 from fedflat.flatness.data import Data
 from fedflat.flatness.eigen import largest
 from fedflat.flatness.hessian import Hessian
-from fedflat.task import Task
 
 
 class LocalGlobal(NamedTuple):

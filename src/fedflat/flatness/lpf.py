@@ -8,10 +8,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fedflat.core.task import Task
 from fedflat.flatness.data import Data, loss, losses
 from fedflat.flatness.noise import gaussian
 from fedflat.flatness.progress import each
-from fedflat.task import Task
 
 
 class LowPass(NamedTuple):

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from fedflat.core.vectors import norm, unit
 from fedflat.engine.rounds import Trial
 from fedflat.flatness.data import join, loss_and_gradient, score
 from fedflat.flatness.discrepancy import discrepancy
@@ -20,7 +21,6 @@ from fedflat.flatness.lpf import low_pass
 from fedflat.flatness.path import along, barrier, between
 from fedflat.flatness.spectrum import spectrum, trace
 from fedflat.flatness.subject import Subject
-from fedflat.vectors import norm, unit
 
 
 class Measured(NamedTuple):

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fedflat.core.task import Task
 from fedflat.flatness.data import Data, losses_in_plane
-from fedflat.task import Task
 
 
 class Line(NamedTuple):

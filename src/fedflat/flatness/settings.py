@@ -8,6 +8,8 @@ from typing import Annotated, Literal
 from fedflat.options import Count, Index, Range
 
 What = Literal["hessian", "landscape", "lpf", "discrepancy", "barrier", "path", "spectrum", "local", "local-landscape"]
+
+
 Length = Annotated[float, Range(0, 1e6, open=True)]
 
 

@@ -8,10 +8,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fedflat.core.vectors import norm
 from fedflat.flatness.hessian import Hessian, check_finite
 from fedflat.flatness.noise import signs
 from fedflat.flatness.progress import each
-from fedflat.vectors import norm
 
 
 class Trace(NamedTuple):

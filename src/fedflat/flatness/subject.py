@@ -16,6 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedflat.core.local_training import SGD
+from fedflat.core.random import hash_words, purpose_key
+from fedflat.core.state import send_to_device
+from fedflat.core.task import Batch, Task
 from fedflat.data.augment import normalise
 from fedflat.engine.rounds import Trial, cohort, play
 from fedflat.engine.sequential import Sequential
@@ -24,11 +28,7 @@ from fedflat.experiments.config import load, to_dict
 from fedflat.experiments.experiment import Experiment
 from fedflat.flatness.data import Data, cut, pick, score
 from fedflat.flatness.settings import Settings
-from fedflat.local import SGD
 from fedflat.personal.finished import Finished, read_run
-from fedflat.random import fold, purpose
-from fedflat.task import Batch, Task
-from fedflat.transfer import send
 
 
 class Subject:
@@ -72,7 +72,9 @@ class Subject:
         """Training samples without augmentation, mixed: batch statistics must not be those of one client or class."""
         feed, data = self.run.assembly.feed, self.run.assembly.dataset
         places = torch.as_tensor(rows, dtype=torch.int64)
-        at = send(places[fold(purpose("flatness order"), places).argsort(stable=True)], feed.y.device)
+        at = send_to_device(
+            places[hash_words(purpose_key("flatness order"), places).argsort(stable=True)], feed.y.device
+        )
         x = normalise(feed.x[at], data.mean, data.std, feed.dtype)
         return Batch(x, feed.y[at], torch.ones_like(at, dtype=torch.bool), None)
 
@@ -107,7 +109,7 @@ class Subject:
         experiment, assembly = self.run.experiment, self.run.assembly
         rate = experiment.lr * experiment.lr_decay**experiment.rounds
         sizes = [len(self.parts[c]) if experiment.weights == "examples" else 1 for c in clients]
-        lr, weights = (send(v, assembly.feed.y.device, assembly.feed.dtype) for v in (rate, sizes))
+        lr, weights = (send_to_device(v, assembly.feed.y.device, assembly.feed.dtype) for v in (rate, sizes))
         trained = play(
             experiment.method,
             Sequential(experiment.method, assembly.task, assembly.feed),

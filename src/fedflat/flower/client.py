@@ -1,4 +1,4 @@
-"""A client on its node: train on the node's own data as the server's message says."""
+"""A client on its node: its data, its state between rounds, and local training as the server's message asks."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ import torch
 from flwr.app import Context, Message, RecordDict
 from torch import Tensor
 
+from fedflat.core.local_training import SGD, local_update
+from fedflat.core.state import pack_state, unpack_state
 from fedflat.data.dataset import Dataset
 from fedflat.data.sources import load
 from fedflat.engine.sequential import batches
-from fedflat.engine.state import pack, unpack
 from fedflat.errors import UserError
 from fedflat.experiments.assemble import Assembly, assemble
 from fedflat.experiments.experiment import Experiment
@@ -23,7 +24,6 @@ from fedflat.flower.keep import Kept, check_folder, folder_of
 from fedflat.flower.order import Facts, Order, kind
 from fedflat.flower.secure import closed, opened
 from fedflat.flower.wire import record, state
-from fedflat.local import SGD, local_update
 
 
 class Node(NamedTuple):
@@ -85,7 +85,7 @@ def train(experiment: Experiment, message: Message, context: Context) -> Message
 def train_in_secret(experiment: Experiment, message: Message, context: Context) -> Message:
     """The same where the reply is masked before it leaves the node."""
     model = torch.zeros(1)  # names do not depend on it
-    names = pack(experiment.method.broadcast(experiment.method.init_server(model)))
+    names = pack_state(experiment.method.broadcast(experiment.method.init_server(model)))
     return Message(closed(answer(experiment, opened(message.content, names), context)), reply_to=message)
 
 
@@ -96,11 +96,11 @@ def answer(experiment: Experiment, content: RecordDict, context: Context) -> Rec
     method = experiment.method
     initial = method.init_client(node.start)
     kept = Kept(context.state, folder_of(context.node_config), order.run, node.client, method.exchanges)
-    before, lost = kept.begin(order.accepted, pack(initial))
+    before, lost = kept.begin(order.accepted, pack_state(initial))
     here = {name: tensor.to(node.start.device) for name, tensor in before.items()}
-    reply, after = exchange(node, order, content["message"], unpack(initial, here))
-    if pack(initial):
-        kept.store(order.accepted, before, order.turn, pack(after))
+    reply, after = exchange(node, order, content["message"], unpack_state(initial, here))
+    if pack_state(initial):
+        kept.store(order.accepted, before, order.turn, pack_state(after))
     facts = Facts(client=node.client, examples=node.examples, lost=int(lost))
     return RecordDict({"reply": record(reply), "facts": facts.record()})
 

@@ -11,7 +11,11 @@ from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 FIRST, LAST = 0.2, 1.0  # seconds between looks for replies, at first and in the end; Flower's own loop takes 3
+
+
 OF_THE_APP = (ErrorCode.LOAD_CLIENT_APP_EXCEPTION, ErrorCode.CLIENT_APP_RAISED_EXCEPTION)  # asking again is no use
+
+
 WATCH = 2.0  # seconds between two looks for nodes that restarted
 
 

@@ -13,7 +13,11 @@ from fedflat.flower.journal import Journal
 from fedflat.flower.order import Facts
 
 HELLO = 120.0  # seconds a node has to say who it is
+
+
 OPEN = f"{MessageType.TRAIN}.open"  # plain "train" is SecAgg+'s
+
+
 PAUSE = 1.0  # seconds between two looks for more nodes
 
 

@@ -8,10 +8,10 @@ import torch
 from flwr.app import RecordDict
 from torch import Tensor
 
-from fedflat.engine.state import pack
+from fedflat.core.state import pack_state
+from fedflat.core.vectors import norm
 from fedflat.flower.order import Facts
 from fedflat.flower.wire import state
-from fedflat.vectors import norm
 
 
 class Good(NamedTuple):
@@ -34,7 +34,7 @@ def judge(content: RecordDict, client: int, like: Any, model: Tensor, max_ratio:
         raise ValueError(f"it is signed by client {facts.client}")
     reply = state(content["reply"], like)
     limit = max_ratio * max(1.0, float(norm(model)))
-    for name, tensor in pack(reply).items():
+    for name, tensor in pack_state(reply).items():
         _check(name, tensor, limit)
     return Good(reply, facts)
 

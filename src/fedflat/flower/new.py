@@ -13,7 +13,10 @@ from fedflat.experiments.experiment import Experiment
 from fedflat.flower.config import Federation, Value, to_run_config
 
 COPIED = {name: name for name in ("server_app.py", "client_app.py", "make_certificates.py", "flower.env")}
+
+
 COPIED |= {"gitignore": ".gitignore"}
+
 
 PROJECT = """[project]
 name = "fedflat-federation"

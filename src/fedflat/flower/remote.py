@@ -9,13 +9,13 @@ import torch
 from flwr.app import RecordDict
 from torch import Tensor
 
+from fedflat.core.local_training import example_messages
+from fedflat.core.state import pack_state, stack_states, unpack_state
 from fedflat.engine.contract import Job, Trained, summarise
 from fedflat.engine.rounds import cohort
-from fedflat.engine.state import pack, stack, unpack
 from fedflat.errors import UserError
 from fedflat.experiments.assemble import Assembly
 from fedflat.experiments.experiment import Experiment
-from fedflat.experiments.traffic import messages
 from fedflat.flower.classes import class_names
 from fedflat.flower.config import Federation
 from fedflat.flower.fleet import Fleet
@@ -41,7 +41,7 @@ class Remote:
         self.experiment, self.federation, self.fleet, self.journal = experiment, federation, fleet, journal
         self.dataset = assembly.dataset
         self.names = class_names(experiment.dataset, self.dataset.classes)
-        self.like = messages(experiment.method, assembly.starts[0])[1]
+        self.like = example_messages(experiment.method, assembly.starts[0])[1]
         self.asked: list[int] = []
 
     def prepare(self, rounds: Sequence[Sequence[int]]) -> None:
@@ -95,12 +95,12 @@ class Remote:
         """The same where replies are masked: the mean stands for each of them."""
         client_at = {self.fleet.nodes[client]: client for client in clients}
         orders = {self.fleet.nodes[client]: order for client, order in self._orders(job, clients).items()}
-        shapes = {name: tuple(tensor.shape) for name, tensor in pack(self.like).items()}
+        shapes = {name: tuple(tensor.shape) for name, tensor in pack_state(self.like).items()}
         sent, timeout = record(job.message), self.federation.round_timeout
         found = summed(self.fleet.grid, sent, orders, shapes, job.round + 1, timeout)
-        named = zip(pack(self.like).items(), found.mean, strict=False)
+        named = zip(pack_state(self.like).items(), found.mean, strict=False)
         mean = {name: torch.from_numpy(values).to(like).view_as(like) for (name, like), values in named}
-        good = {client_at[node]: Good(unpack(self.like, mean), facts) for node, facts in found.facts.items()}
+        good = {client_at[node]: Good(unpack_state(self.like, mean), facts) for node, facts in found.facts.items()}
         self._report(job, good, {client_at[node]: reason for node, reason in found.failures.items()})
         return good
 
@@ -140,5 +140,5 @@ class Remote:
         weights = torch.tensor(values, dtype=job.weights.dtype, device=job.weights.device)
         turn = job.round * self.experiment.method.exchanges + job.exchange
         job.states.scatter(clients, Seen(torch.full((len(clients),), turn)))
-        replies = stack([good[client].reply for client in clients])
+        replies = stack_states([good[client].reply for client in clients])
         return Trained(summarise(replies, job._replace(clients=clients, weights=weights)), torch.empty(0))

@@ -28,7 +28,11 @@ from fedflat.flower.order import Facts, Order
 from fedflat.flower.wire import decoded
 
 RANGE = 128.0
+
+
 LEVELS, MODULUS = 2**30, 2**48  # Flower rounds to 32 bits and adds up in 64
+
+
 SHARE = 0.51  # of the clients must stay to the end
 
 

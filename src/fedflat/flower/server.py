@@ -13,9 +13,9 @@ import torch
 from flwr.serverapp import Grid
 from torch import Tensor
 
+from fedflat.core.state import ClientStore, pack_state
 from fedflat.engine.folder import RunFolder, write_atomically
 from fedflat.engine.rounds import Trial
-from fedflat.engine.state import ClientStore, pack
 from fedflat.experiments.assemble import Assembly, assemble, dataset_of
 from fedflat.experiments.config import dump
 from fedflat.experiments.experiment import Experiment
@@ -25,8 +25,7 @@ from fedflat.flower.config import Federation, check_reachable, keys_for_flags
 from fedflat.flower.fleet import Fleet
 from fedflat.flower.journal import Journal
 from fedflat.flower.remote import Remote, Seen
-from fedflat.privacy import describe, spent
-from fedflat.wrappers.private import seal
+from fedflat.methods.differential_privacy import describe_privacy, privacy_spent, set_noise_key
 
 
 @keys_for_flags()
@@ -54,10 +53,10 @@ def _train(training: Training, journal: Journal, path: Path) -> Result:
     experiment, clients = training.experiment, len(training.assembly.parts)
     journal.say(f"training from round {training.round + 1} of {experiment.rounds}, in {path.resolve()}")
     training.play(lambda round, rows: journal.say(_line(round, rows)))
-    result = training.conclude(spent(experiment.method, journal.cohorts(), clients, sampled=False))
+    result = training.conclude(privacy_spent(experiment.method, journal.cohorts(), clients, sampled=False))
     journal.say(f"finished: accuracy {result.accuracy:.2%} after {result.rounds} rounds")
     if result.privacy:
-        journal.say(describe(result.privacy))
+        journal.say(describe_privacy(result.privacy))
     return result
 
 
@@ -71,16 +70,18 @@ class Sealed(Trial):
     def __init__(self, experiment: Experiment, assembly: Assembly) -> None:
         super().__init__(experiment.seeds[0], experiment.method, assembly.starts[0])
         self.clients = ClientStore(Seen(torch.tensor(-1)))
-        self.server = seal(self.server, secrets.randbits(96))
+        self.server = set_noise_key(self.server, secrets.randbits(96))
 
     def pack(self) -> dict[str, Tensor]:
         """The trial as named tensors, zeros for the key."""
-        return super().pack() | {f"server.{name}": tensor for name, tensor in pack(seal(self.server, 0)).items()}
+        return super().pack() | {
+            f"server.{name}": tensor for name, tensor in pack_state(set_noise_key(self.server, 0)).items()
+        }
 
     def unpack(self, named: Mapping[str, Tensor]) -> None:
         """Restore what `pack` gave, under another key."""
         super().unpack(named)
-        self.server = seal(self.server, secrets.randbits(96))
+        self.server = set_noise_key(self.server, secrets.randbits(96))
 
 
 def reception(experiment: Experiment) -> Assembly:

@@ -13,9 +13,11 @@ from flwr.app import Array, ArrayRecord
 from numpy.lib import format as npy
 from torch import Tensor
 
-from fedflat.engine.state import pack, unpack
+from fedflat.core.state import pack_state, unpack_state
 
 ALLOWED = (torch.float32, torch.int64)
+
+
 HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
 
@@ -25,7 +27,7 @@ class Malformed(ValueError):
 
 def record(state: Any) -> ArrayRecord:
     """The tensors of a (nested) NamedTuple under their dotted names."""
-    return arrays(pack(state))
+    return arrays(pack_state(state))
 
 
 def arrays(named: Mapping[str, Tensor]) -> ArrayRecord:
@@ -43,13 +45,13 @@ def tensors(given: ArrayRecord) -> dict[str, Tensor]:
 
 def state(given: ArrayRecord, like: Any) -> Any:
     """The state with the structure of `like`; raises Malformed unless names, shapes and types are the same."""
-    expected = pack(like)
+    expected = pack_state(like)
     if given.keys() != expected.keys():
         raise Malformed(f"it holds {', '.join(given) or 'nothing'} instead of {', '.join(expected)}")
     named = {}
     for name, array in given.items():
         named[name] = _tensor(name, array, expected[name])
-    return unpack(like, named)
+    return unpack_state(like, named)
 
 
 def _tensor(name: str, array: Array, like: Tensor) -> Tensor:

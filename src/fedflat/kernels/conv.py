@@ -24,8 +24,14 @@ from torch.nn.grad import conv2d_input, conv2d_weight
 from fedflat.kernels import lanes
 
 _HOW = "int[] stride, int[] padding, int[] dilation, int groups"
+
+
 _CONV = f"(Tensor x, Tensor w, Tensor? b, {_HOW}) -> Tensor"
+
+
 _INPUT = f"(Tensor g, Tensor w, int[] size, {_HOW}) -> Tensor"
+
+
 _WEIGHT = f"(Tensor g, Tensor x, int[] size, {_HOW}) -> Tensor"
 
 
@@ -47,14 +53,29 @@ def _weight_grad(g: Tensor, x: Tensor, size: list[int], *how: Any) -> Tensor:
 
 
 _lane_conv = custom_op("fedflat::lane_conv", lanes.conv, mutates_args=(), schema=_CONV)
+
+
 _lane_input_grad = custom_op("fedflat::lane_conv_input_grad", lanes.input_grad, mutates_args=(), schema=_INPUT)
+
+
 _lane_weight_grad = custom_op("fedflat::lane_conv_weight_grad", lanes.weight_grad, mutates_args=(), schema=_WEIGHT)
 
+
 _conv.register_fake(F.conv2d)
+
+
 _input_grad.register_fake(lambda g, w, size, *how: g.new_empty(g.shape[0], w.shape[1] * how[3], *size))
+
+
 _weight_grad.register_fake(lambda g, x, size, *how: g.new_empty(g.shape[1], x.shape[1] // how[3], *size))
+
+
 _lane_conv.register_fake(lanes.empty_conv)
+
+
 _lane_input_grad.register_fake(lanes.empty_input_grad)
+
+
 _lane_weight_grad.register_fake(lanes.empty_weight_grad)
 
 

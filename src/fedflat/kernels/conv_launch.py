@@ -205,6 +205,8 @@ def _spread(g: Tensor, corner: Tensor, size: list[int]) -> Tensor:
 
 
 _convolve.register_fake(lambda x, w, b, size, *_: x.new_empty(*x.shape[:2], *size, w.shape[1]))
+
+
 _spread.register_fake(lambda g, corner, size: g.new_empty(len(g), *size, g.shape[3]))
 
 

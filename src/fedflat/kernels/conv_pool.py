@@ -54,6 +54,8 @@ def _(x: Tensor, w: Tensor, b: Tensor | None, padding: list[int]) -> tuple[Tenso
 
 
 _spread.register_fake(lambda g, corner, size: g.new_empty(len(g), *size, g.shape[1]).permute(0, 3, 1, 2))
+
+
 _pool_weight_grad.register_fake(lambda g, corner, x, size, padding: g.new_empty(g.shape[1], x.shape[1], *size))
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 PROGRAMS = 396  # of the weight gradient: three for each of 132 multiprocessors, which have room for them at once
+
+
 POOL_PROGRAMS = 264  # of that of pooled images: two
 
 

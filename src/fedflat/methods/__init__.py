@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from fedflat.method import Method
+from fedflat.core.method import Method
+from fedflat.methods.adaptive_server import ServerAdagrad, ServerAdam, ServerYogi
+from fedflat.methods.differential_privacy import Private
 from fedflat.methods.fedasam import FedASAM
 from fedflat.methods.fedavg import FedAvg
 from fedflat.methods.fedbabu import FedBABU
@@ -22,7 +24,7 @@ from fedflat.methods.moon import MOON
 from fedflat.methods.naivefedgloss import NaiveFedGloSS
 from fedflat.methods.perfedavg import PerFedAvg
 from fedflat.methods.scaffold import SCAFFOLD
-from fedflat.wrappers import Averaged, Private, ServerAdagrad, ServerAdam, ServerMomentum, ServerYogi
+from fedflat.methods.wrappers import Averaged, ServerMomentum
 
 METHODS: dict[str, type[Method]] = {
     "fedavg": FedAvg,
@@ -51,5 +53,6 @@ METHODS: dict[str, type[Method]] = {
     "perfedavg": PerFedAvg,
     "fedbabu": FedBABU,
 }
+
 
 __all__ = ["METHODS", *(method.__name__ for method in METHODS.values())]

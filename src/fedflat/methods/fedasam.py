@@ -13,10 +13,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from fedflat.method import Method
+from fedflat.core.method import Method
+from fedflat.core.task import Batch, Task
+from fedflat.core.vectors import unit
 from fedflat.options import NonNegative
-from fedflat.task import Batch, Task
-from fedflat.vectors import unit
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedflat.method import Method
+from fedflat.core.method import Method
 
 
 @dataclass(frozen=True)

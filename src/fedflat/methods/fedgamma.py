@@ -13,11 +13,20 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from fedflat.controls import Client, Message, Reply, Server, reply, start, update
-from fedflat.method import Cohort, Local, Method
+from fedflat.core.method import Cohort, Local, Method
+from fedflat.core.task import Batch, Task
+from fedflat.methods.shared import (
+    ControlClient,
+    ControlMessage,
+    ControlReply,
+    ControlServer,
+    StepCount,
+    control_reply,
+    init_controls,
+    sam_grad,
+    update_controls,
+)
 from fedflat.options import NonNegative
-from fedflat.steps import Steps, sam_grad
-from fedflat.task import Batch, Task
 
 
 @dataclass(frozen=True)
@@ -33,29 +42,33 @@ class FedGAMMA(Method):
 
     rho: NonNegative = 0.15
     """Radius ρ of the perturbation."""
-    steps: Steps = "momentum"
+    steps: StepCount = "momentum"
     """K in the control variates: the client's steps as counted (plain), or corrected for its momentum."""
 
-    def init_server(self, params: Tensor) -> Server:
+    def init_server(self, params: Tensor) -> ControlServer:
         """No drift known."""
-        return start(params)[0]
+        return init_controls(params)[0]
 
-    def init_client(self, params: Tensor) -> Client:
+    def init_client(self, params: Tensor) -> ControlClient:
         """No drift known."""
-        return start(params)[1]
+        return init_controls(params)[1]
 
-    def broadcast(self, server: Server) -> Message:
+    def broadcast(self, server: ControlServer) -> ControlMessage:
         """The model and the mean control variate."""
-        return Message(server.params, server.c)
+        return ControlMessage(server.params, server.c)
 
-    def step(self, task: Task, w: Tensor, batch: Batch, msg: Message, client: Client) -> tuple[Tensor, Client]:
+    def step(
+        self, task: Task, w: Tensor, batch: Batch, msg: ControlMessage, client: ControlClient
+    ) -> tuple[Tensor, ControlClient]:
         """SAM's gradient, corrected."""
         return sam_grad(task, w, batch, self.rho) - client.c + msg.c, client
 
-    def reply(self, w: Tensor, msg: Message, client: Client, local: Local) -> tuple[Reply, Client]:
+    def reply(
+        self, w: Tensor, msg: ControlMessage, client: ControlClient, local: Local
+    ) -> tuple[ControlReply, ControlClient]:
         """The changes of the model and of the control variate."""
-        return reply(w, msg, client, local, self.steps)
+        return control_reply(w, msg, client, local, self.steps)
 
-    def update(self, server: Server, cohort: Cohort) -> Server:
+    def update(self, server: ControlServer, cohort: Cohort) -> ControlServer:
         """Average the models and the control variates."""
-        return update(server, cohort)
+        return update_controls(server, cohort)

@@ -14,10 +14,10 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from fedflat.method import Cohort, Local, Method
+from fedflat.core.method import Cohort, Local, Method
+from fedflat.core.task import Batch, Task
+from fedflat.core.vectors import norm, unit
 from fedflat.options import Count, Fraction, NonNegative, Range
-from fedflat.task import Batch, Task
-from fedflat.vectors import norm, unit
 
 
 class Server(NamedTuple):

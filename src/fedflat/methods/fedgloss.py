@@ -15,11 +15,11 @@ from typing import ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from fedflat.method import Cohort, Local, Method, Reply
+from fedflat.core.method import Cohort, Local, Method, Reply
+from fedflat.core.task import Batch, Task
+from fedflat.core.vectors import unit
+from fedflat.methods.shared import sam_grad, warmed_up_radius
 from fedflat.options import Index, NonNegative, Positive
-from fedflat.steps import sam_grad, warmed_up
-from fedflat.task import Batch, Task
-from fedflat.vectors import unit
 
 
 class Server(NamedTuple):
@@ -71,7 +71,7 @@ class FedGloSS(Method):
     def broadcast(self, server: Server) -> Message:
         """Climb along the last pseudo-gradient (lines 4-5)."""
         climb = self.rho * unit(server.pseudo_grad)
-        return Message(server.params + climb, warmed_up(self.rho_local, server.round, self.warmup))
+        return Message(server.params + climb, warmed_up_radius(self.rho_local, server.round, self.warmup))
 
     def step(self, task: Task, w: Tensor, batch: Batch, msg: Message, client: Client) -> tuple[Tensor, Client]:
         """SAM's gradient, the dual and the penalty (lines 12-15)."""

@@ -13,8 +13,8 @@ from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor
 
-from fedflat.method import Cohort, Local, Method
-from fedflat.steps import effective_steps
+from fedflat.core.method import Cohort, Local, Method
+from fedflat.methods.shared import effective_steps
 
 
 class Reply(NamedTuple):

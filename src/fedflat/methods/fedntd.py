@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 from torch.func import grad
 
-from fedflat.method import Method
+from fedflat.core.method import Method
+from fedflat.core.task import Batch, Task
 from fedflat.options import NonNegative, Positive
-from fedflat.task import Batch, Task
 
 
 @dataclass(frozen=True)

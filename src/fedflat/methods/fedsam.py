@@ -12,10 +12,10 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from fedflat.method import Method
+from fedflat.core.method import Method
+from fedflat.core.task import Batch, Task
+from fedflat.methods.shared import sam_grad
 from fedflat.options import NonNegative
-from fedflat.steps import sam_grad
-from fedflat.task import Batch, Task
 
 
 @dataclass(frozen=True)

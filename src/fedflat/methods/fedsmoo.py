@@ -16,10 +16,10 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from fedflat.method import Cohort, Local, Method
+from fedflat.core.method import Cohort, Local, Method
+from fedflat.core.task import Batch, Task
+from fedflat.core.vectors import unit
 from fedflat.options import NonNegative, Positive
-from fedflat.task import Batch, Task
-from fedflat.vectors import unit
 
 
 class Server(NamedTuple):

@@ -16,12 +16,11 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedflat.method import Cohort, Local, Method
+from fedflat.core.method import Cohort, Local, Method
+from fedflat.core.task import Batch, Task
+from fedflat.core.vectors import unit
+from fedflat.methods.fedsol_ablation import KL, TERMS, Term, check_parts, combine_gradients, part_of
 from fedflat.options import NonNegative, Positive
-from fedflat.proximal import KL, TERMS, Term
-from fedflat.strategies import check_parts, combine, part
-from fedflat.task import Batch, Task
-from fedflat.vectors import unit
 
 
 @dataclass(frozen=True)
@@ -69,11 +68,11 @@ class FedSOL(Method):
         if isinstance(term, KL) and self.perturb == "head" and self.strategy == "A1":
             return term.head_step(task, w, batch, msg, self._scale), client
         strength = task.flatten(self._scale(task.unflatten(w - msg.params)))
-        direction = combine(
+        direction = combine_gradients(
             self.strategy,
             local=lambda v: task.grad(v, batch),
             proximal=lambda v: term.step(task, v, batch, msg, client)[0],
-            climb=lambda g: strength * unit(part(task, self.perturb, g)),
+            climb=lambda g: strength * unit(part_of(task, self.perturb, g)),
             w=w,
             beta=self.beta,
         )

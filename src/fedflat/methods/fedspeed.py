@@ -15,10 +15,10 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from fedflat.method import Cohort, Local, Method, Reply
+from fedflat.core.method import Cohort, Local, Method, Reply
+from fedflat.core.task import Batch, Task
+from fedflat.core.vectors import unit
 from fedflat.options import Fraction, NonNegative, Positive
-from fedflat.task import Batch, Task
-from fedflat.vectors import unit
 
 
 class Server(NamedTuple):

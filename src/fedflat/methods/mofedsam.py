@@ -14,10 +14,10 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from fedflat.method import Cohort, Local, Method
+from fedflat.core.method import Cohort, Local, Method
+from fedflat.core.task import Batch, Task
+from fedflat.methods.shared import effective_steps, sam_grad
 from fedflat.options import Fraction, NonNegative
-from fedflat.steps import effective_steps, sam_grad
-from fedflat.task import Batch, Task
 
 
 class Server(NamedTuple):

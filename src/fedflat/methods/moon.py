@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 from torch.func import grad
 
+from fedflat.core.method import Local, Method, Reply
+from fedflat.core.task import Batch, Task
+from fedflat.core.vectors import cosine
 from fedflat.errors import UserError
-from fedflat.method import Local, Method, Reply
 from fedflat.options import NonNegative, Positive
-from fedflat.task import Batch, Task
-from fedflat.vectors import cosine
 
 
 class Client(NamedTuple):

@@ -13,9 +13,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from fedflat.method import Method
+from fedflat.core.method import Method
+from fedflat.core.task import Batch, Task
 from fedflat.options import NonNegative
-from fedflat.task import Batch, Task
 
 
 @dataclass(frozen=True)

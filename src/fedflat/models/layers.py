@@ -8,12 +8,13 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor, nn
 
+from fedflat.core.random import hash_words, purpose_key, uniform_from
 from fedflat.errors import UserError
-from fedflat.random import fold, purpose, uniform
 
 Shape = tuple[int, int, int]
 
-_DROPOUT = purpose("dropout")
+
+_DROPOUT = purpose_key("dropout")
 
 
 class BatchInfo(Protocol):
@@ -48,7 +49,7 @@ class BatchClassifier(Classifier):
     takes_batch: ClassVar[bool] = True
 
 
-class Colour(nn.Module):
+class GreyToColour(nn.Module):
     """Repeat a grey image to three channels; a colour image passes unchanged."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -125,7 +126,7 @@ class Dropout(nn.Module):
         if key is None:
             return x
         units = torch.arange(x[0].numel(), device=x.device)
-        keep = uniform(fold(key[:, None], _DROPOUT, self.number, units)) >= self.p
+        keep = uniform_from(hash_words(key[:, None], _DROPOUT, self.number, units)) >= self.p
         return x * keep.view(x.shape) / (1 - self.p)
 
 

@@ -17,8 +17,8 @@ from fedflat.models.layers import (
     BatchInfo,
     BatchNorm,
     Classifier,
-    Colour,
     GlobalPool,
+    GreyToColour,
     GroupNorm,
     Shape,
     image_sides,
@@ -39,7 +39,7 @@ class ConvNorm(nn.Module):
         return self.norm(self.conv(x), *mask)
 
 
-class Block(nn.Module):
+class ResNetBlock(nn.Module):
     """y = relu(f₂(relu(f₁(x))) + s(x)), where s is a 1x1 convolution where the shape changes, else the identity."""
 
     def __init__(self, inputs: int, outputs: int, stride: int, norm: Norm) -> None:
@@ -53,15 +53,15 @@ class Block(nn.Module):
         return F.relu(y + (x if self.shortcut is None else self.shortcut(x, *mask)))
 
 
-class Body(nn.Module):
+class ResNetBody(nn.Module):
     """Stem, four stages of `depth` blocks each, global average pooling: [B, C, H, W] -> [B, 512]."""
 
     def __init__(self, depth: int, norm: Norm) -> None:
         super().__init__()
-        self.colour = Colour()
+        self.colour = GreyToColour()
         self.stem = ConvNorm(3, 64, 3, 1, norm)
         widths = (64, *(width for width in (64, 128, 256, 512) for _ in range(depth)))
-        self.blocks = nn.ModuleList(Block(a, b, 1 if a == b else 2, norm) for a, b in pairwise(widths))
+        self.blocks = nn.ModuleList(ResNetBlock(a, b, 1 if a == b else 2, norm) for a, b in pairwise(widths))
         self.pool = GlobalPool()
 
     def forward(self, x: Tensor, *batch: BatchInfo) -> Tensor:
@@ -75,22 +75,22 @@ class Body(nn.Module):
 def resnet18(shape: Shape, classes: int) -> BatchClassifier:
     """Two blocks a stage, normalised by the statistics of the batch at hand."""
     image_sides("resnet18", shape, least=8)
-    return BatchClassifier(Body(2, BatchNorm), nn.Linear(512, classes))
+    return BatchClassifier(ResNetBody(2, BatchNorm), nn.Linear(512, classes))
 
 
 def resnet10(shape: Shape, classes: int) -> BatchClassifier:
     """One block a stage, normalised by the statistics of the batch at hand."""
     image_sides("resnet10", shape, least=8)
-    return BatchClassifier(Body(1, BatchNorm), nn.Linear(512, classes))
+    return BatchClassifier(ResNetBody(1, BatchNorm), nn.Linear(512, classes))
 
 
 def resnet18_gn(shape: Shape, classes: int) -> Classifier:
     """GroupNorm with 2 groups: FedGloSS does not print the number, its released code uses 2 in a smaller ResNet."""
     image_sides("resnet18-gn", shape, least=8)
-    return Classifier(Body(2, lambda channels: GroupNorm(2, channels)), nn.Linear(512, classes))
+    return Classifier(ResNetBody(2, lambda channels: GroupNorm(2, channels)), nn.Linear(512, classes))
 
 
 def resnet18_nonorm(shape: Shape, classes: int) -> Classifier:
     """No normalisation anywhere."""
     image_sides("resnet18-nonorm", shape, least=8)
-    return Classifier(Body(2, nn.Identity), nn.Linear(512, classes))
+    return Classifier(ResNetBody(2, nn.Identity), nn.Linear(512, classes))

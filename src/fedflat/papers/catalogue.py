@@ -16,7 +16,11 @@ from fedflat.papers import (
 from fedflat.papers.table import Table
 
 FEDSOL = (fedsol.TABLE1, fedsol.TABLE2, fedsol.TABLE3, *fedsol_more.TABLES, *fedsol_figures.TABLES)
+
+
 FEDGF = (fedgf.TABLE1, *fedgf_more.TABLES)
+
+
 FEDGLOSS = (fedgloss.TABLE3, *fedgloss_more.TABLES, *fedgloss_figures.TABLES)
 
 
@@ -27,6 +31,8 @@ def _number(table: Table) -> tuple[bool, int]:
 
 
 TABLES = {table.name: table for paper in (FEDSOL, FEDGF, FEDGLOSS) for table in sorted(paper, key=_number)}
+
+
 MAIN = ("fedsol/table2", "fedgloss/table3", "fedgf/table1")  # what is trained for several is stored under these
 
 

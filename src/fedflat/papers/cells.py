@@ -16,7 +16,11 @@ from fedflat.papers.table import Cell
 
 # fields that do not change what is trained
 HOW = ("seeds", "eval_every", "probes", "probe_every", "checkpoint_every", "engine", "device", "precision")
+
+
 PARTITION = ("partition", "alpha", "shards", "partition_seed")
+
+
 PAPERS = {"fedsol": "FedSOL", "fedgf": "FedGF", "fedgloss": "FedGloSS"}
 
 

@@ -24,6 +24,8 @@ FEDSOL = (
     Claim("FedSOL's local models forget less", "fedsol/figure6", "forgetting.after", "fedsol", ("fedavg",)),
     Claim("FedSOL has the smallest λ1/λ5", "fedsol/figure7", "ratio", "fedsol"),
 )
+
+
 FEDGF = (
     Claim("FedGF is best at α = 0", "fedgf/table1", "alpha-0", "fedgf"),
     Claim("FedGF beats FedSAM at α = 0", "fedgf/table1", "alpha-0", "fedgf", ("fedsam",)),
@@ -36,9 +38,17 @@ FEDGF = (
     Claim("Adaptive c is better than any constant", "fedgf/table5", "*", "fedgf"),
     Claim("FedGF converges fastest at α = 0", "fedgf/figure4", "*", "fedgf"),
 )
+
+
 SGD = ("fedavg", "fedprox", "feddyn", "scaffold")
+
+
 SAM = ("fedsam", "feddyn-sam", "fedspeed", "fedgamma", "fedsmoo")
+
+
 SLOWER = ("fedavg", "fedprox", "fedsam", "feddyn-sam", "fedspeed")
+
+
 FEDGLOSS = (
     Claim("FedGloSS is best on CIFAR-10 at α = 0", "fedgloss/table3", "cnn cifar10 alpha-0", "fedgloss"),
     Claim("FedGloSS beats every method with SAM", "fedgloss/table3", "*", "fedgloss", SAM),
@@ -52,4 +62,6 @@ FEDGLOSS = (
     Claim("FedGloSS's local models are flattest", "fedgloss/table1", "lambda-global", "fedgloss"),
     Claim("FedGloSS needs fewer rounds than most", "fedgloss/table10", "*", "fedgloss", SLOWER),
 )
+
+
 CLAIMS = (*FEDSOL, *FEDGF, *FEDGLOSS)

@@ -11,6 +11,8 @@ from fedflat.papers.plan import Job, Request
 from fedflat.papers.values import Stored
 
 DECISIVE = ("method", "model", "dataset", "cohort", "local_epochs", "batch_size")
+
+
 ENOUGH = 100  # rounds from which on a run's time is not mostly that of its start
 
 

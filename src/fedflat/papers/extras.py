@@ -12,7 +12,10 @@ from fedflat.papers.cells import alike, experiment, key
 from fedflat.papers.table import Cell
 
 Device = Literal["auto", "cpu", "cuda"]
+
+
 Found = dict[int, dict[str, float | None]]  # by seed and measure
+
 
 ANALYSED = {  # measure → what `fedflat analyse` measures, and the name of the number there
     "lambda1": ("hessian", "lambda1"),
@@ -22,7 +25,11 @@ ANALYSED = {  # measure → what `fedflat analyse` measures, and the name of the
     "lambda-local": ("local", "mean_lambda_local"),
     "lambda-global": ("local", "mean_lambda_global"),
 }
+
+
 PERSONAL = {"tuned": "-FT", "knn": "kNN-Per", "alone": "local-only"}
+
+
 FREE = ("drift", "norm", "fedgf", "fedgloss")  # probes that cost nothing, and are taken whenever a table asks for them
 
 
@@ -60,7 +67,8 @@ def measure(folder: Path, measures: Collection[str], seeds: Iterable[int], devic
 
 def _analyse(folder: Path, measures: Collection[str], device: Device, found: Found) -> None:
     """λ1 by power iteration, as FedGloSS has it, unless λ5 is wanted too."""
-    from fedflat.flatness import Settings, analyse
+    from fedflat.flatness import analyse
+    from fedflat.flatness.settings import Settings
 
     what: Any = tuple(dict.fromkeys(ANALYSED[m][0] for m in measures))
     five = "ratio" in measures
@@ -73,7 +81,7 @@ def _analyse(folder: Path, measures: Collection[str], device: Device, found: Fou
 
 def _personalise(folder: Path, measures: Collection[str], found: Found) -> None:
     """Mean accuracies of clients, in percent."""
-    from fedflat.personal import personalise
+    from fedflat.personal.measure import personalise
 
     rows = personalise(folder, epochs=(1, 5), alone="alone" in measures)
     for measure in measures:

@@ -18,19 +18,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from fedflat.methods import (
-    SCAFFOLD,
-    FedASAM,
-    FedAvg,
-    FedDyn,
-    FedGAMMA,
-    FedGF,
-    FedProx,
-    FedSAM,
-    FedSMOO,
-    MoFedSAM,
-    ServerMomentum,
-)
+from fedflat.methods.fedasam import FedASAM
+from fedflat.methods.fedavg import FedAvg
+from fedflat.methods.feddyn import FedDyn
+from fedflat.methods.fedgamma import FedGAMMA
+from fedflat.methods.fedgf import FedGF
+from fedflat.methods.fedprox import FedProx
+from fedflat.methods.fedsam import FedSAM
+from fedflat.methods.fedsmoo import FedSMOO
+from fedflat.methods.mofedsam import MoFedSAM
+from fedflat.methods.scaffold import SCAFFOLD
+from fedflat.methods.wrappers import ServerMomentum
 from fedflat.papers.table import Cell, Change, Words, read_words, table
 
 COMMON = {
@@ -48,10 +46,14 @@ COMMON = {
     "eval_every": 10,
     "checkpoint_every": 500,
 }
+
+
 KNOWN: dict[str, dict[str, Any]] = {
     "cifar10": {"dataset": "cifar10", "rounds": 10_000},
     "cifar100": {"dataset": "cifar100", "rounds": 20_000},
 }
+
+
 RADII = {  # ρ of FedSAM; ρ of FedASAM
     "cifar10 alpha-0": (0.1, 0.7),
     "cifar10 alpha-0.05": (0.1, 0.7),
@@ -100,8 +102,13 @@ def threshold(value: float) -> Change:
 
 
 VARIANTS = {f"threshold-{value}": threshold(value) for value in (0.2, 0.3)}
+
+
 PLACES = {name: [place for place in RADII if place.startswith(f"{name} ")] for name in KNOWN}
+
+
 COHORTS = (5, 10, 20)
+
 
 CIFAR10 = table(
     "fedgf/table1",
@@ -127,6 +134,7 @@ CIFAR10 = table(
     variants=VARIANTS,
 )
 
+
 CIFAR100 = table(
     "fedgf/table1",
     "",
@@ -149,4 +157,6 @@ CIFAR100 = table(
     measure="last100",
     variants=VARIANTS,
 )
+
+
 TABLE1 = CIFAR10.beside(CIFAR100)

@@ -6,7 +6,11 @@ from fedflat.papers.fedgf import PLACES, setting
 from fedflat.papers.table import table
 
 COMPARED = ("fedavg", "fedsam", "fedasam", "mofedsam", "fedsmoo", "fedgf")
+
+
 FLATNESS = ("lpf", "lambda1", "discrepancy")
+
+
 TABLE2 = table(
     "fedgf/table2",
     "Flatness of the global model",
@@ -33,6 +37,7 @@ TABLE2 = table(
     )
 )
 
+
 TABLE3 = table(
     "fedgf/table3",
     "Models sent per client and round, counted on messages",
@@ -48,6 +53,7 @@ TABLE3 = table(
     """,
 )
 
+
 TABLE4 = table(
     "fedgf/table4",
     "Hundreds of models sent per client until FedAvg's final accuracy",
@@ -60,6 +66,7 @@ TABLE4 = table(
     note="A pair at α = 10, FedGF 240 and FedSMOO 248, cannot be assigned to a data set in the text at hand; the other "
     "pair at α = 10 is missing there. Ours are read off stored curves of at most 50 points.",
 )
+
 
 TABLE5 = table(
     "fedgf/table5",
@@ -75,6 +82,7 @@ TABLE5 = table(
     measure="last100",
 )
 
+
 FIGURE4 = table(
     "fedgf/figure4",
     "Convergence at α = 0: rounds until FedAvg's final accuracy",
@@ -83,6 +91,7 @@ FIGURE4 = table(
     "\n".join(f"{name} ? ?" for name in COMPARED),
     note="Claim: FedGF converges fastest. The curves themselves are stored with the results.",
 )
+
 
 FIGURE5 = table(
     "fedgf/figure5",
@@ -95,6 +104,7 @@ FIGURE5 = table(
     unavailable={"*": "a curve, drawn by fedflat analyse RUN --what path"},
 )
 
+
 FIGURE7 = table(
     "fedgf/figure7",
     "c at the end of training, CIFAR-100",
@@ -103,5 +113,6 @@ FIGURE7 = table(
     "fedgf ? ? ?",
     note="Claim: c stays 0 on IID data and rises to 1 as clients differ.",
 )
+
 
 TABLES = (TABLE2, TABLE3, TABLE4, TABLE5, FIGURE4, FIGURE5, FIGURE7)

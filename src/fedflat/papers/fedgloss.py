@@ -13,23 +13,27 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from fedflat.methods import (
-    SCAFFOLD,
-    FedAvg,
-    FedDyn,
-    FedGAMMA,
-    FedGloSS,
-    FedProx,
-    FedSAM,
-    FedSMOO,
-    FedSpeed,
-    NaiveFedGloSS,
-)
+from fedflat.methods.fedavg import FedAvg
+from fedflat.methods.feddyn import FedDyn
+from fedflat.methods.fedgamma import FedGAMMA
+from fedflat.methods.fedgloss import FedGloSS
+from fedflat.methods.fedprox import FedProx
+from fedflat.methods.fedsam import FedSAM
+from fedflat.methods.fedsmoo import FedSMOO
+from fedflat.methods.fedspeed import FedSpeed
+from fedflat.methods.naivefedgloss import NaiveFedGloSS
+from fedflat.methods.scaffold import SCAFFOLD
 from fedflat.papers.table import Cell, Words, read_words, table
 
 CNN = {"model": "lenet-cnn", "clients": 100, "cohort": 5, "weight_decay": 4e-4, "momentum": 0.0}
+
+
 RESNET = {"model": "resnet18-gn", "rounds": 10_000, "clients": 100, "cohort": 10, "weight_decay": 1e-5, "momentum": 0.7}
+
+
 LANDMARKS = {"model": "mobilenetv2", "rounds": 1_300, "cohort": 50, "local_epochs": 5, "lr": 0.1, "weight_decay": 4e-5}
+
+
 COMMON = {
     "local_epochs": 1,
     "batch_size": 64,
@@ -40,6 +44,8 @@ COMMON = {
     "eval_every": 10,
     "checkpoint_every": 500,
 }
+
+
 KNOWN: dict[str, dict[str, Any]] = {
     "cifar10": {"dataset": "cifar10", "rounds": 10_000},
     "cifar100": {"dataset": "cifar100", "rounds": 20_000},
@@ -119,8 +125,13 @@ def released(cell: Cell) -> dict[str, Any] | None:
 
 
 PRETRAINED = "starts from ImageNet weights, which are not included"
+
+
 CIFAR = ["cnn cifar10 alpha-0", "cnn cifar10 alpha-0.05", "cnn cifar100 alpha-0", "cnn cifar100 alpha-0.5"]
+
+
 RESNETS = ["resnet18 cifar10 alpha-0.05", "resnet18 cifar100 alpha-0.5"]
+
 
 TABLE3 = table(
     "fedgloss/table3",

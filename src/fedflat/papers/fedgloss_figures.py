@@ -11,6 +11,7 @@ from fedflat.papers.table import Words, grid, table
 
 PLOT = "a surface, drawn by fedflat analyse RUN --what"
 
+
 FIGURE4 = table(
     "fedgloss/figure4",
     "δ_ε, the change of the perturbation, at the end of training",
@@ -20,6 +21,8 @@ FIGURE4 = table(
     note="Claim: it falls over the rounds, and with ADMM. FedGloSS without ADMM is no method here. Eq. 6 itself, with "
     "the exact gradient, is what --probes fedgloss-exact records.",
 )
+
+
 FIGURE5 = table(
     "fedgloss/figure5",
     "Landscapes of local models on their own and on all data, CIFAR-100, α = 0",
@@ -30,6 +33,8 @@ FIGURE5 = table(
     measure="plot",
     unavailable={"*": f"{PLOT} local-landscape"},
 )
+
+
 FIGURE6 = table(
     "fedgloss/figure6",
     "Landscapes of global models",
@@ -40,6 +45,8 @@ FIGURE6 = table(
     measure="plot",
     unavailable={"*": f"{PLOT} landscape"},
 )
+
+
 FIGURE7 = table(
     "fedgloss/figure7",
     "λ1 of global models (the numbers are Table 8's)",
@@ -48,6 +55,8 @@ FIGURE7 = table(
     "\n".join(f"{name} ? ? ? ?" for name, _ in grid(SPEED, 7)),
     note="Claim: FedGloSS reaches the flattest minima.",
 )
+
+
 FIGURE8 = table(
     "fedgloss/figure8",
     "Length of the model at the end of training, ResNet-18",
@@ -56,6 +65,8 @@ FIGURE8 = table(
     "\n".join(f"{name} ? ?" for name in ("fedsam", "feddyn-sam", "fedspeed", "fedgamma", "fedsmoo", "fedgloss")),
     note="Claim: SAM on the server keeps it small.",
 )
+
+
 FIGURE9 = table(
     "fedgloss/figure9",
     "Loss between the models of FedGloSS and NaiveFedGloSS",
@@ -66,6 +77,8 @@ FIGURE9 = table(
     measure="plot",
     unavailable={"*": "a curve between two runs, drawn by fedflat analyse RUN RUN --what barrier"},
 )
+
+
 FIGURE18 = table(
     "fedgloss/figure18",
     "Accuracy of FedGloSS and NaiveFedGloSS over the rounds",
@@ -91,5 +104,6 @@ FIGURE19 = table(
     f"fedgloss {'? ' * 12}",
     note="Claim: smaller ρ_s give better accuracies, larger ones smaller λ1. The radii are those of Table 13's grid.",
 )
+
 
 TABLES = (FIGURE4, FIGURE5, FIGURE6, FIGURE7, FIGURE8, FIGURE9, FIGURE18, FIGURE19)

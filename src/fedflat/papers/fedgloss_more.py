@@ -8,6 +8,8 @@ from fedflat.papers.fedgloss import CIFAR, PRETRAINED, RESNETS, released, settin
 from fedflat.papers.table import grid, table
 
 LOCAL = ("fedavg", "fedsam", "feddyn", "feddyn-sam", "fedsmoo", "fedgloss")
+
+
 CLIENTS = {  # λ_{1,l} and λ_{1,g} of five clients' models, for each method of LOCAL
     CIFAR[0]: """
     airplane    9.1   239.1  100.6 36.4   752.5 347.8  199.6 12.0  122.1 26.5   190.1 4.3
@@ -51,6 +53,7 @@ TABLE1 = table(
     variants={"released": released},
 )
 
+
 SPEED = """
     fedavg        10000 10000  20000 20000  10000 10000  1300
     fedprox       7600  7900   18700 18600  8800  8300   -
@@ -64,7 +67,11 @@ SPEED = """
     fedsmoo       1900  2200   4500  6500   2400  2300   200
     fedgloss      2200  2200   6300  5200   2400  1900   200
 """
+
+
 COST = "The cost is rounds / FedAvg's rounds × models sent / 2. Ours are read off stored curves of at most 50 points."
+
+
 TABLE10 = table(
     "fedgloss/table10",
     "Rounds until FedAvg's final accuracy",
@@ -75,6 +82,8 @@ TABLE10 = table(
     unavailable={"landmarks": PRETRAINED},
     variants={"released": released},
 )
+
+
 TABLE5 = table(
     "fedgloss/table5",
     "Rounds until FedAvg's final accuracy, main part",
@@ -88,6 +97,7 @@ TABLE5 = table(
     unavailable={"landmarks": PRETRAINED},
     variants={"released": released},
 )
+
 
 TABLE4 = table(
     "fedgloss/table4",
@@ -109,6 +119,7 @@ TABLE4 = table(
     unavailable={"landmarks": PRETRAINED},
 )
 
+
 TABLE6 = table(
     "fedgloss/table6",
     "FedGloSS and NaiveFedGloSS: accuracy at half and at the end of training, λ1",
@@ -123,6 +134,7 @@ TABLE6 = table(
     note="Left out: centralised SAM (87.1, 58.4) and SAM with the previous gradient (86.3, 57.6), no federation.",
     variants={"released": released},
 )
+
 
 TABLE7 = table(
     "fedgloss/table7",
@@ -140,6 +152,7 @@ TABLE7 = table(
     measure="last100",
     variants={"released": released},
 )
+
 
 TABLE8 = table(
     "fedgloss/table8",
@@ -162,5 +175,6 @@ TABLE8 = table(
     measure="lambda1",
     variants={"released": released},
 )
+
 
 TABLES = (TABLE1, TABLE4, TABLE5, TABLE6, TABLE7, TABLE8, TABLE10)

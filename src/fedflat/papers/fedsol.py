@@ -11,7 +11,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from fedflat.methods import SCAFFOLD, FedASAM, FedAvg, FedBABU, FedNova, FedNTD, FedProx, FedSAM, FedSOL, PerFedAvg
+from fedflat.methods.fedasam import FedASAM
+from fedflat.methods.fedavg import FedAvg
+from fedflat.methods.fedbabu import FedBABU
+from fedflat.methods.fednova import FedNova
+from fedflat.methods.fedntd import FedNTD
+from fedflat.methods.fedprox import FedProx
+from fedflat.methods.fedsam import FedSAM
+from fedflat.methods.fedsol import FedSOL
+from fedflat.methods.perfedavg import PerFedAvg
+from fedflat.methods.scaffold import SCAFFOLD
 from fedflat.papers.table import Cell, Change, Words, read_words, table
 
 COMMON = {
@@ -27,8 +36,14 @@ COMMON = {
     "eval_every": 10,
     "checkpoint_every": 50,
 }
+
+
 HUNDRED = {"clients": 100, "cohort": 10}
+
+
 TWO_HUNDRED = {"clients": 200, "cohort": 10}
+
+
 KNOWN: dict[str, dict[str, Any]] = {
     "mnist": {"dataset": "mnist", "rounds": 200, **HUNDRED},
     "cifar10": {"dataset": "cifar10", "rounds": 300, **HUNDRED},
@@ -55,12 +70,18 @@ KNOWN: dict[str, dict[str, Any]] = {
     "perfedavg": {"method": PerFedAvg(inner_lr=0.01)},
     "fedbabu": {"method": FedBABU()},
 }
+
+
 OTHERS = ("svhn", "cinic10", "pathmnist", "tissuemnist")
+
+
 RELEASED: dict[str, dict[str, Any]] = {  # radii of the released configurations; FedSOL with Λ along axis 0
     "fedsol": {"method": FedSOL(rho=2.0, lam="dim0", perturb="head")},
     "fedsam": {"method": FedSAM(rho=0.5)},
     "fedasam": {"method": FedASAM(rho=0.5, eta=0.0, biases=True)},
 }
+
+
 PLAIN = {"augment": "crop-flip"}  # without Cutout: Appendix B has it for CIFAR-10, the released code for MNIST too
 
 
@@ -110,6 +131,7 @@ PROXIMAL: dict[str, dict[str, Any]] = {
     "kl-projection": {"method": FedSOL(strategy="project", proximal="kl", perturb="all")},
 }
 
+
 TABLE1 = table(
     "fedsol/table1",
     "Gradient projection on CIFAR-10 (α = 0.1)",
@@ -126,6 +148,7 @@ TABLE1 = table(
     "61.76 in Table 12 (A5).",
     variants={"distilled": distilled},
 )
+
 
 SHARDING = table(
     "fedsol/table2",
@@ -148,6 +171,7 @@ SHARDING = table(
     variants=VARIANTS,
 )
 
+
 LDA = table(
     "fedsol/table2",
     "",
@@ -166,7 +190,10 @@ LDA = table(
     """,
     variants=VARIANTS,
 )
+
+
 TABLE2 = SHARDING.beside(LDA)
+
 
 TABLE3 = table(
     "fedsol/table3",

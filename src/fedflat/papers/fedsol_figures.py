@@ -5,11 +5,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedflat.methods import FedSOL
+from fedflat.methods.fedsol import FedSOL
 from fedflat.papers.fedsol import setting
 from fedflat.papers.table import Words, table
 
 HERE = "cifar10 lda-0.1"
+
+
 RADII = ("rho-0.1", "rho-0.5", "rho-1.0", "rho-1.5", "rho-2.0")
 
 
@@ -28,12 +30,17 @@ FIGURE2 = table(
     " FedAvg is ρ → 0.",
 )
 
+
 AXES = {
     "a": [f"cohort-{clients}" for clients in (2, 5, 10, 20)],
     "b": [f"epochs-{epochs}" for epochs in (1, 3, 5, 10)],
     "c": [f"lr-{lr}" for lr in (0.005, 0.01, 0.02, 0.05)],
 }
+
+
 PLACES = [place for places in AXES.values() for place in places]
+
+
 FIGURE3 = table(
     "fedsol/figure3",
     "Sampling ratio (of 100 clients), local epochs, learning rate and ρ on CIFAR-10 (α = 0.1)",
@@ -63,6 +70,7 @@ FIGURE4 = table(
     "fedflat run fedsol --probes lambda records.",
 )
 
+
 FIGURE5 = table(
     "fedsol/figure5",
     "Divergence of local models from the global one and from each other, CIFAR-10 (α = 0.1)",
@@ -71,6 +79,7 @@ FIGURE5 = table(
     everywhere("fedavg", "fedsol", columns=2),
     note="Claim: FedSOL's are smaller. Ours are those of the last round.",
 )
+
 
 FIGURE6 = table(
     "fedsol/figure6",
@@ -82,6 +91,7 @@ FIGURE6 = table(
     "of the last round.",
 )
 
+
 FIGURE7 = table(
     "fedsol/figure7",
     "λ1 and λ1/λ5 of the global model on CIFAR-10 (α = 0.1)",
@@ -91,5 +101,6 @@ FIGURE7 = table(
     note="Claim: FedSOL's ratio is the smallest. The numbers in the figure are not in the text. The landscapes: "
     "fedflat analyse RUN --what landscape --directions eigen.",
 )
+
 
 TABLES = (FIGURE2, FIGURE3, FIGURE4, FIGURE5, FIGURE6, FIGURE7)

@@ -5,7 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from fedflat.methods import MOON, SCAFFOLD, FedAvg, FedDyn, FedNova, FedProx, FedSOL
+from fedflat.methods.fedavg import FedAvg
+from fedflat.methods.feddyn import FedDyn
+from fedflat.methods.fednova import FedNova
+from fedflat.methods.fedprox import FedProx
+from fedflat.methods.fedsol import FedSOL
+from fedflat.methods.moon import MOON
+from fedflat.methods.scaffold import SCAFFOLD
 from fedflat.papers.fedsol import VARIANTS, distilled, setting
 from fedflat.papers.table import Cell, Words, table
 
@@ -27,6 +33,7 @@ USAGES = {
     "moon base": MOON(mu=0.1, tau=0.5),
     "moon combined": combined("moon"),
 }
+
 
 TABLE4 = table(
     "fedsol/table4",
@@ -94,6 +101,7 @@ TABLE9 = table(
     spread="clients",
 )
 
+
 TABLE10 = table(
     "fedsol/table10",
     "CIFAR-100 and ImageNet-100, ResNet-18",
@@ -107,6 +115,7 @@ TABLE10 = table(
     """,
     note="300 rounds (Appendix I).",
 )
+
 
 TABLE11 = table(
     "fedsol/table11",
@@ -150,6 +159,7 @@ TABLE12 = table(
     variants={"distilled": distilled},
 )
 
+
 TABLE13 = table(
     "fedsol/table13",
     "Seconds of a local step, ResNet-18 on ImageNet-100",
@@ -165,5 +175,6 @@ TABLE13 = table(
     note="FedSOL with an L2 proximal loss (Appendix I).",
     unavailable={"*": "seconds on an A6000; fedflat run METHOD --probes cost compares steps on this machine"},
 )
+
 
 TABLES = (TABLE4, TABLE5, TABLE9, TABLE10, TABLE11, TABLE12, TABLE13)

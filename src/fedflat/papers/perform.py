@@ -21,6 +21,8 @@ from fedflat.papers.record import Record, curve, numbers, write
 from fedflat.report.runs import read_run
 
 MEASURED = (3, 8)  # rounds of a call between which its speed is measured, after what is slow only once
+
+
 Say = Callable[[str], None]
 
 

@@ -14,13 +14,15 @@ from fedflat.data.prepared import prepared_path
 from fedflat.data.sets import SETS
 from fedflat.experiments.config import dump
 from fedflat.experiments.experiment import Experiment
-from fedflat.methods import FedAvg
+from fedflat.methods.fedavg import FedAvg
 from fedflat.papers.cells import PARTITION, elsewhere, key, training
 from fedflat.papers.extras import probes, wanted
 from fedflat.papers.table import Cell
 from fedflat.papers.values import Stored
 
 RESERVE = 5.0  # seconds of a budget for writing results
+
+
 PROBED = 10  # rounds of a run in which probes measure
 
 

@@ -13,6 +13,8 @@ from fedflat.papers.values import Ours, Stored
 from fedflat.papers.verdict import verdict
 
 HEADINGS = ("cell", "paper", "ours", "difference", "verdict")
+
+
 Row = tuple[str, ...]
 
 

@@ -12,6 +12,8 @@ from typing import Any
 from fedflat.papers.measures import MEASURES
 
 Words = tuple[str, ...]
+
+
 Meaning = Callable[[Words], dict[str, Any]]  # a cell's words as fields of Experiment
 
 
@@ -145,7 +147,11 @@ def _value(text: str) -> tuple[float | None, float | None]:
 
 
 PARTITIONS = {"lda": ("lda", "alpha"), "alpha": ("dirichlet", "alpha"), "shards": ("shards", "shards")}
+
+
 NUMBERS = {"cohort": int, "epochs": int, "lr": float}
+
+
 FIELDS = {"epochs": "local_epochs"}
 
 

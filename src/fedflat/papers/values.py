@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import torch
 
+from fedflat.core.local_training import count_traffic
 from fedflat.experiments.experiment import Experiment
 from fedflat.experiments.result import mean_std
-from fedflat.experiments.traffic import traffic
-from fedflat.methods import FedAvg
+from fedflat.methods.fedavg import FedAvg
 from fedflat.papers.cells import experiment, key
 from fedflat.papers.record import Record, read_all
 from fedflat.papers.table import Cell
@@ -103,5 +103,5 @@ def first_reaching(curve: Sequence[Sequence[float]], target: float) -> float:
 
 def models(trained: Experiment) -> float:
     """Models that a client receives and sends in a round, counted on messages; scalars beside them are not."""
-    sent = traffic(trained.method, torch.zeros(SIZE))
+    sent = count_traffic(trained.method, torch.zeros(SIZE))
     return float(round((sent.down + sent.up) / SIZE / 4))

@@ -27,6 +27,8 @@ from fedflat.papers.table import Cell, Table
 from fedflat.papers.values import Ours, Stored
 
 WITHIN, RANKING, NOT, OUTSIDE = "within 2 sd", "same ranking", "not reproduced", "outside, no rival yet"
+
+
 FAILS, TRAINS = "fails too", "trains here"
 
 

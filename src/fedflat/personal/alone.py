@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedflat.core.local_training import SGD
+from fedflat.core.method import Message, Method
+from fedflat.core.state import ClientStore
 from fedflat.data.feed import Feed
 from fedflat.engine import ENGINES
 from fedflat.engine.contract import Job
-from fedflat.engine.state import ClientStore
 from fedflat.experiments.assemble import pick_engine
-from fedflat.local import SGD
-from fedflat.method import Message, Method
 from fedflat.personal.finished import Finished
 
 

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
+from fedflat.core.state import tree_map
 from fedflat.engine.checkpoint import check_origin, load_tensors
 from fedflat.engine.rounds import Trial, diverged
-from fedflat.engine.state import tree_map
 from fedflat.errors import UserError
 from fedflat.experiments.assemble import Assembly, assemble
 from fedflat.experiments.config import dump, load

@@ -9,9 +9,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedflat.task import Batch, Task
+from fedflat.core.task import Batch, Task
 
 NEIGHBOURS = 5
+
+
 WEIGHTS = tuple(i / 10 for i in range(11))  # the λ that are tried
 
 

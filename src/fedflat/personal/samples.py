@@ -6,11 +6,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedflat.core.random import hash_words, purpose_key
+from fedflat.core.task import Batch
 from fedflat.data.augment import normalise
 from fedflat.data.partition import aligned_test, counts
 from fedflat.personal.finished import Finished
-from fedflat.random import fold, purpose
-from fedflat.task import Batch
 
 
 class Samples:
@@ -47,9 +47,9 @@ class Samples:
     def _hold_out(self, client: int) -> tuple[np.ndarray, np.ndarray]:
         """The client's rows without and with a random fifth of them, which is one row at least unless that is all."""
         rows = self.all[client]
-        order = fold(self._key("held out", client), torch.arange(len(rows))).argsort(stable=True).numpy()
+        order = hash_words(self._key("held out", client), torch.arange(len(rows))).argsort(stable=True).numpy()
         held = max(len(rows) // 5, int(len(rows) > 1))
         return rows[np.sort(order[held:])], rows[np.sort(order[:held])]
 
     def _key(self, use: str, client: int) -> Tensor:
-        return fold(self._seed, purpose(use), client)
+        return hash_words(self._seed, purpose_key(use), client)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from fedflat.core.local_training import count_traffic
 from fedflat.experiments.result import Result
-from fedflat.experiments.traffic import traffic
 from fedflat.probes.sight import Sight, Value
 
 
@@ -16,7 +16,7 @@ def communication(sight: Sight) -> dict[str, Value]:
 
     Costs no pass over data.
     """
-    sent = traffic(sight.method, sight.start)
+    sent = count_traffic(sight.method, sight.start)
     return {"bytes": float((sight.job.round + 1) * len(sight.ends) * (sent.down + sent.up))}
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from fedflat.core.vectors import norm
 from fedflat.probes.sight import Sight, Value
-from fedflat.vectors import norm
 
 
 def drift(sight: Sight) -> dict[str, Value]:

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedflat.local import local_update
+from fedflat.core.local_training import local_update
+from fedflat.core.vectors import norm, unit
 from fedflat.probes.sight import Sight, Value, state_with
-from fedflat.vectors import norm, unit
 
 
 def fedgloss(sight: Sight) -> dict[str, Value]:

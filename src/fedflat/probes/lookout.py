@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedflat.core.task import Batch, Task
 from fedflat.data.feed import Feed
 from fedflat.engine.contract import Job, Trained
 from fedflat.engine.rounds import Trial
@@ -16,7 +17,6 @@ from fedflat.errors import UserError
 from fedflat.experiments.experiment import Experiment
 from fedflat.probes import PROBES
 from fedflat.probes.sight import Sight, Value
-from fedflat.task import Batch, Task
 
 
 class Lookout:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from fedflat.core.vectors import norm
 from fedflat.probes.sight import Sight, Value
-from fedflat.vectors import norm
 
 
 def model_norm(sight: Sight) -> dict[str, Value]:

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.func import grad_and_value
 
+from fedflat.core.task import Batch
+from fedflat.core.vectors import cosine
+from fedflat.methods.fedsol_ablation import KL
 from fedflat.probes.sight import Sight, Value
-from fedflat.proximal import KL
-from fedflat.task import Batch
-from fedflat.vectors import cosine
 
 
 def proximal(sight: Sight) -> dict[str, Value]:

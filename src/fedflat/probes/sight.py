@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from fedflat.core.method import Method
+from fedflat.core.state import tree_map
+from fedflat.core.task import Batch, Task
 from fedflat.data.feed import Feed
 from fedflat.engine.contract import Job
 from fedflat.engine.sequential import batches
-from fedflat.engine.state import tree_map
-from fedflat.method import Method
-from fedflat.task import Batch, Task
 
 
 class Sight(NamedTuple):
@@ -45,6 +45,8 @@ class Sight(NamedTuple):
 
 
 Value = float | list[float]
+
+
 Probe = Callable[[Sight], dict[str, Value]]  # no values where the probe does not apply; not finite where undefined
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from fedflat.core.vectors import unit
 from fedflat.probes.sight import Sight, Value
-from fedflat.vectors import unit
 
 
 def strength(sight: Sight) -> dict[str, Value]:

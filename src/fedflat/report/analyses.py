@@ -22,6 +22,8 @@ ARRAYS = {  # the arrays that figures need, all of one length; landscapes have s
     "path": ("distance", "along_gradient", "along_random"),
     "barrier": ("gamma", "loss"),
 }
+
+
 Documents = dict[str, dict[str, Any]]
 
 

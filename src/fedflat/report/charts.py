@@ -9,6 +9,8 @@ from typing import Literal, NamedTuple
 from fedflat.experiments.result import mean_std
 
 COLOURS = ("#0077bb", "#ee7733", "#009988", "#ee3377", "#33bbee", "#cc3311", "#999999")  # apart for the colour-blind
+
+
 DASHES = (  # lengths of strokes and gaps, in widths of the line
     (),
     (3.7, 1.6),

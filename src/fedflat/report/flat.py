@@ -12,6 +12,8 @@ from fedflat.report.measured import axes, random_directions
 from fedflat.report.runs import Run
 
 LOSS = Axis("loss")
+
+
 Found = list[tuple[int, str, dict[str, Any]]]  # a run's number and name, and the document of one measurement
 
 

@@ -14,6 +14,8 @@ from fedflat.report.runs import Run
 from fedflat.report.settings import meaning
 
 SHOWN = 200  # clients; more would be thinner than a pixel
+
+
 KEYS = ("dataset", "partition", "clients", "alpha", "shards", "partition_seed", "validation")
 
 

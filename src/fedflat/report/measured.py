@@ -10,7 +10,11 @@ from fedflat.report.runs import Run
 from fedflat.report.settings import Settings, comparable, differing, value, words
 
 GLOBAL, LOCAL = ("on", "seed"), ("clients", "seed")
+
+
 EIGEN, RANDOM = "each model's two top eigenvectors", "two random filter-normalised directions"
+
+
 USES = {  # the settings on which each measurement depends
     "hessian": (*GLOBAL, "solver", "probes"),
     "spectrum": (*GLOBAL, "probes"),

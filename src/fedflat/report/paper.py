@@ -19,6 +19,8 @@ from fedflat.errors import UserError
 from fedflat.report.charts import COLOURS, DASHES, SYMBOLS, Axis, Chart, Curves, Grid, Grids, Line
 
 WIDTH = 3.3  # inches
+
+
 STYLE: Any = {
     "font.size": 8,
     "axes.labelsize": 8,

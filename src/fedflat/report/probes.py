@@ -18,7 +18,11 @@ READING = {
     "forgetting": "The gap between a run's lines before and after is what training on clients' own data has undone.",
     "classes": "Faint cells are classes that the global model does not know in that round.",
 }
+
+
 TOGETHER = {"drift": Axis("distance"), "forgetting": Axis("accuracy", "percent")}  # measures that share a figure
+
+
 LISTED = {"classes": "class", "lambda": "parameter tensor"}  # what the places of a list stand for
 
 

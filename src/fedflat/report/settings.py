@@ -14,11 +14,23 @@ from fedflat.experiments.experiment import Setting
 from fedflat.report.runs import Run
 
 Settings = dict[str, Any]
+
+
 DEFAULTS: Settings = {f.name: f.default for f in dataclasses.fields(Setting)}
+
+
 UNSAID = ("method", "probes", "probe_every", "checkpoint_every")  # has its own column, or changes no result
+
+
 FREE = ("seeds", "engine", "device")  # runs that differ in these are still compared
+
+
 TRAINING = ("rounds", "local_epochs", "batch_size", "lr", "seeds")
+
+
 ALWAYS = ("model", "partition", "clients", "cohort", "alpha", "shards", *TRAINING)  # said whatever they are
+
+
 UNUSED = {  # settings that a partition has no use for
     "auto": ("shards",),
     "dirichlet": ("shards",),

@@ -97,7 +97,7 @@ def _best(heading: str, result: Result, others: Sequence[Result], target: float)
 
 def _printed(run: Run) -> str:
     """The accuracy that a paper prints for these settings, and where."""
-    from fedflat.papers import printed
+    from fedflat.papers.cells import printed
 
     found = printed(run.config)
     return f"{found[1]:.2f}% ({found[0]})" if found else ""

@@ -12,14 +12,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedflat.models.layers import Classifier, Colour, Shape, image_sides
+from fedflat.models.layers import Classifier, GreyToColour, Shape, image_sides
 
 DIM, DEPTH, HEADS, HEAD_DIM, HIDDEN = 192, 9, 12, 64, 192
+
+
 GRID = 4  # patches along each side of the image
+
+
 PATCHES = GRID * GRID
 
 
-def with_shifts(x: Tensor) -> Tensor:
+def add_shifted_copies(x: Tensor) -> Tensor:
     """The image and its copies moved by one pixel right, left, down and up, zero-filled: [B, C, …] -> [B, 5C, …]."""
     height, width = x.shape[2:]
     framed = F.pad(x, (1, 1, 1, 1))
@@ -27,7 +31,7 @@ def with_shifts(x: Tensor) -> Tensor:
     return torch.cat([framed[:, :, r : r + height, c : c + width] for r, c in corners], dim=1)
 
 
-def patches(x: Tensor) -> Tensor:
+def cut_patches(x: Tensor) -> Tensor:
     """Cut [B, C, 4h, 4w] into 16 flat patches, [B, 16, C h w], row by row."""
     batch, channels, height, width = x.shape
     tiles = x.reshape(batch, channels, GRID, height // GRID, GRID, width // GRID)
@@ -54,7 +58,7 @@ class Attention(nn.Module):
         return self.out((self.weights(query, key) @ value).transpose(1, 2).flatten(2))
 
 
-class Block(nn.Module):
+class ViTBlock(nn.Module):
     """x ← x + attention(norm(x)), then x ← x + mlp(norm(x))."""
 
     def __init__(self) -> None:
@@ -67,25 +71,25 @@ class Block(nn.Module):
         return x + self.mlp(x)
 
 
-class Body(nn.Module):
+class ViTBody(nn.Module):
     """Patch tokens after a class token, with positions (both drawn from N(0, 1)); the class token is the feature."""
 
     def __init__(self, height: int, width: int) -> None:
         super().__init__()
         inputs = 15 * (height // GRID) * (width // GRID)
-        self.colour = Colour()
+        self.colour = GreyToColour()
         self.embed = nn.Sequential(nn.LayerNorm(inputs), nn.Linear(inputs, DIM))
         self.position = nn.Parameter(torch.randn(1 + PATCHES, DIM))
         self.token = nn.Parameter(torch.randn(1, DIM))
-        self.blocks = nn.Sequential(*(Block() for _ in range(DEPTH)))
+        self.blocks = nn.Sequential(*(ViTBlock() for _ in range(DEPTH)))
 
     def forward(self, x: Tensor) -> Tensor:
-        tokens = self.embed(patches(with_shifts(self.colour(x))))
+        tokens = self.embed(cut_patches(add_shifted_copies(self.colour(x))))
         tokens = torch.cat([self.token.expand(len(x), 1, DIM), tokens], dim=1)
         return self.blocks(tokens + self.position)[:, 0]
 
 
 def sl_vit(shape: Shape, classes: int) -> Classifier:
     """Nine blocks on 17 tokens of dimension 192; the head is a LayerNorm and a linear layer."""
-    body = Body(*image_sides("sl-vit", shape, least=GRID, multiple=GRID))
+    body = ViTBody(*image_sides("sl-vit", shape, least=GRID, multiple=GRID))
     return Classifier(body, nn.Sequential(nn.LayerNorm(DIM), nn.Linear(DIM, classes)))

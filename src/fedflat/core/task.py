@@ -1,4 +1,4 @@
-"""A model and its loss as functions of one flat parameter vector."""
+"""A model and its loss as functions of one flat parameter vector, and the scaling of gradients in fp16."""
 
 from __future__ import annotations
 
@@ -10,7 +10,36 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad
 
 from fedflat.errors import UserError
-from fedflat.half import entering, leaving
+
+GRADIENT_SCALE = 256.0  # gradients of 2⁻²⁴/256 … 65504/256 survive
+
+
+class _ScaleGrad(torch.autograd.Function):
+    """The identity, whose gradient is multiplied by a factor."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, factor: float) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:
+        ctx.factor = inputs[1]
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
+        return g * ctx.factor, None
+
+
+def unscale_gradient(x: Tensor) -> Tensor:
+    """A tensor on its way into the model: its gradient comes back at its true size."""
+    return _ScaleGrad.apply(x, 1 / GRADIENT_SCALE)
+
+
+def scale_gradient(y: Tensor) -> Tensor:
+    """A tensor on its way out: gradients enter the model enlarged."""
+    return _ScaleGrad.apply(y, GRADIENT_SCALE)
 
 
 class Batch(NamedTuple):
@@ -81,13 +110,13 @@ class Task:
         """A tensor in the type in which the model calculates."""
         if self.compute is None or t.dtype == self.compute:
             return t
-        return (entering(t) if self.compute == torch.float16 else t).to(self.compute)
+        return (unscale_gradient(t) if self.compute == torch.float16 else t).to(self.compute)
 
     def _leave(self, t: Tensor) -> Tensor:
         """What the model gives, in 32 bits where it calculates in fewer."""
         if self.compute is None:
             return t
-        return leaving(t.float()) if self.compute == torch.float16 else t.float()
+        return scale_gradient(t.float()) if self.compute == torch.float16 else t.float()
 
     def _inputs(self, batch: Batch) -> tuple[Any, ...]:
         return (batch.x, batch) if self._takes_batch else (batch.x,)
@@ -155,7 +184,7 @@ def _check_parameters(model: nn.Module) -> None:
         )
 
 
-def check_fit(task: Task, w: Tensor, batch: Batch, classes: int) -> None:
+def check_model_output(task: Task, w: Tensor, batch: Batch, classes: int) -> None:
     """Refuse a model that cannot take these samples, or does not give each a score for every class."""
     shape, count = "x".join(map(str, batch.x.shape[1:])), len(batch.x)
     before = _random_state(w.device)

@@ -13,11 +13,11 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from fedflat.methods.wrappers import Wrapper, training_params, with_training_params
 from fedflat.options import Fraction, NonNegative, Positive
-from fedflat.wrappers.wrapper import Wrapper, model, moved
 
 
-class Moments(NamedTuple):
+class AdaptiveServerState(NamedTuple):
     inner: Any
     exchange: Tensor
     m: Tensor
@@ -49,18 +49,20 @@ class Adaptive(Wrapper):
     v0: NonNegative | None = None
     """v before the first round; τ² unless given."""
 
-    def init_server(self, params: Tensor) -> Moments:
+    def init_server(self, params: Tensor) -> AdaptiveServerState:
         """m = 0 and v = v₀."""
         v = torch.full_like(params, self.tau**2 if self.v0 is None else self.v0)
-        return Moments(self.inner.init_server(params), params.new_zeros(()), torch.zeros_like(params), v)
+        return AdaptiveServerState(self.inner.init_server(params), params.new_zeros(()), torch.zeros_like(params), v)
 
-    def settle(self, server: Moments, inner: Any) -> Moments:
+    def settle(self, server: AdaptiveServerState, inner: Any) -> AdaptiveServerState:
         """Update both moments, step."""
-        w = model(server.inner)
-        change = model(inner) - w
+        w = training_params(server.inner)
+        change = training_params(inner) - w
         m = self.beta1 * server.m + (1 - self.beta1) * change
         v = self.second(server.v, change.square())
-        return Moments(moved(inner, w + self.server_lr * m / (v.sqrt() + self.tau)), server.exchange, m, v)
+        return AdaptiveServerState(
+            with_training_params(inner, w + self.server_lr * m / (v.sqrt() + self.tau)), server.exchange, m, v
+        )
 
     def second(self, v: Tensor, square: Tensor) -> Tensor:
         """The next v from the squared change."""

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor
 
-from fedflat.task import Batch, Task
+from fedflat.core.task import Batch, Task
 
 
 class Server(NamedTuple):

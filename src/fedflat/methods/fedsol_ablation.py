@@ -1,9 +1,4 @@
-"""Proximal terms: what pulls a local model back to the global one.
-
-A term is a method whose `step` gives the proximal gradient g_p alone, without the local loss; its messages, state and
-server step are those of the method it comes from. Scales such as μ and α are left out: they are the weight β of the
-term where it is added to the local loss, and cancel where only its direction matters.
-"""
+"""The strategies and proximal terms that FedSOL is compared with (Lee et al., 2024, Tables 1, 4 and 12)."""
 
 from __future__ import annotations
 
@@ -16,11 +11,69 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import grad
 
-import fedflat.controls as controls
-from fedflat.method import Cohort, Local, Method, Reply
-from fedflat.steps import effective_steps, mean_direction
-from fedflat.task import Batch, Task
-from fedflat.vectors import unit
+from fedflat.core.method import Cohort, Local, Method, Reply
+from fedflat.core.task import Batch, Task
+from fedflat.core.vectors import unit
+from fedflat.errors import UserError
+from fedflat.methods import shared
+from fedflat.methods.shared import effective_steps, mean_direction
+
+Gradient = Callable[[Tensor], Tensor]
+
+
+def combine_gradients(
+    strategy: str, local: Gradient, proximal: Gradient, climb: Gradient, w: Tensor, beta: float
+) -> Tensor:
+    """The direction at w from ∇f = local, g_p = ∇L_p = proximal and ε(g) = climb.
+
+    | strategy | direction | |
+    |---|---|---|
+    | A0 | ∇f(w) | FedAvg |
+    | A1 | ∇f(w + ε(g_p)) | FedSOL |
+    | A2 | ∇f(w) + β ∇L_p(w + ε(g_p)) | |
+    | A3 | ∇f(w + ε(g_p)) + β ∇L_p(w + ε(g_p)) | |
+    | A4 | ∇f(w + ε_c) + β ∇L_p(w + ε_c), ε_c = ε(∇f + β g_p) | SAM of the sum |
+    | A5 | ∇f(w) + β ∇L_p(w) | the term as a part of the loss (eq. 2) |
+    | A6 | ∇f(w + ε(g_p)) + β ∇L_p(w) | |
+    | project | ∇f − min(⟨∇f, g_p⟩, 0) g_p / ‖g_p‖² | eq. 3 |
+    """
+    if strategy == "A0":
+        return local(w)
+    g = proximal(w)
+    if strategy == "A5":
+        return local(w) + beta * g
+    if strategy == "project":
+        return project_gradient(local(w), g)
+    up = w + climb(local(w) + beta * g if strategy == "A4" else g)
+    if strategy == "A2":
+        return local(w) + beta * proximal(up)
+    added = {"A3": proximal, "A4": proximal, "A6": lambda v: g}
+    return local(up) + beta * added[strategy](up) if strategy in added else local(up)
+
+
+def project_gradient(g: Tensor, p: Tensor) -> Tensor:
+    """Take from g what opposes p: g − min(⟨g, p⟩, 0) p / ‖p‖²."""
+    p = unit(p)
+    return g - (g * p).sum().clamp(max=0) * p
+
+
+def part_of(task: Task, name: str, g: Tensor) -> Tensor:
+    """g on the parameters of the "head", the "body" or "all", and 0 elsewhere."""
+    if name == "all":
+        return g
+    head = task.mask("head.", g.device)
+    return torch.where(head if name == "head" else ~head, g, 0)
+
+
+def check_parts(task: Task, perturb: str, proximal: str) -> None:
+    """Refuse a perturbation of parts that the model does not have or the proximal loss does not see."""
+    if perturb != "all" and not task.has_head:
+        raise UserError(f"--perturb {perturb}: the model has no parts `features` and `head`; use --perturb all")
+    if proximal == "moon" and not task.has_head:
+        raise UserError("--proximal moon: the model has no parts `features` and `head`; use another term")
+    if proximal == "moon" and perturb == "head":
+        raise UserError("--perturb head: MOON's proximal loss does not depend on the head; use body or all")
+
 
 Scale = Callable[[dict[str, Tensor]], dict[str, Tensor]]  # from w_k − w to ρΛ, tensor by tensor
 
@@ -97,23 +150,23 @@ class L2(Term):
 class Control(Term):
     """g_p = c − c_k, with c_k the client's mean local gradient when it last took part and c the mean of all c_k."""
 
-    def init_server(self, params: Tensor) -> controls.Server:
+    def init_server(self, params: Tensor) -> shared.ControlServer:
         """c = 0."""
-        return controls.start(params)[0]
+        return shared.init_controls(params)[0]
 
-    def init_client(self, params: Tensor) -> controls.Client:
+    def init_client(self, params: Tensor) -> shared.ControlClient:
         """c_k = 0."""
-        return controls.start(params)[1]
+        return shared.init_controls(params)[1]
 
-    def broadcast(self, server: controls.Server) -> controls.Message:
+    def broadcast(self, server: shared.ControlServer) -> shared.ControlMessage:
         """w and c."""
-        return controls.Message(server.params, server.c)
+        return shared.ControlMessage(server.params, server.c)
 
     def step(self, task: Task, w: Tensor, batch: Batch, msg: Any, client: Any) -> tuple[Tensor, Any]:
         """c − c_k."""
         return msg.c - client.c, client
 
-    def control(self, w: Tensor, msg: controls.Message, client: controls.Client, local: Local) -> Tensor:
+    def control(self, w: Tensor, msg: shared.ControlMessage, client: shared.ControlClient, local: Local) -> Tensor:
         """c_k ← (w − w_k) / (K η) − weight (c − c_k): the mean direction less what the term added to it."""
         return mean_direction(w - msg.params, local, "momentum") - self.weight * (msg.c - client.c)
 
@@ -121,31 +174,31 @@ class Control(Term):
 class Scaffold(Control):
     """SCAFFOLD's term (option II, K corrected for momentum)."""
 
-    def reply(self, w: Tensor, msg: Any, client: Any, local: Local) -> tuple[controls.Reply, controls.Client]:
+    def reply(self, w: Tensor, msg: Any, client: Any, local: Local) -> tuple[shared.ControlReply, shared.ControlClient]:
         """w_k − w and the change of c_k."""
         c = self.control(w, msg, client, local)
-        return controls.Reply(w - msg.params, c - client.c), controls.Client(c)
+        return shared.ControlReply(w - msg.params, c - client.c), shared.ControlClient(c)
 
-    def update(self, server: controls.Server, cohort: Cohort) -> controls.Server:
+    def update(self, server: shared.ControlServer, cohort: Cohort) -> shared.ControlServer:
         """w ← Σ p_k w_k;  c ← c + (1/N) Σ_S Δc_k."""
-        return controls.update(server, cohort)
+        return shared.update_controls(server, cohort)
 
 
-class FedNova(Control):
+class NovaTerm(Control):
     """FedNova's cross-client term on normalised updates, and its normalised averaging."""
 
-    def reply(self, w: Tensor, msg: Any, client: Any, local: Local) -> tuple[Normalised, controls.Client]:
+    def reply(self, w: Tensor, msg: Any, client: Any, local: Local) -> tuple[Normalised, shared.ControlClient]:
         """(w_k − w) / a_k, the change of c_k, and a_k, the steps corrected for momentum."""
         c, steps = self.control(w, msg, client, local), effective_steps(local)
-        return Normalised((w - msg.params) / steps, c - client.c, steps), controls.Client(c)
+        return Normalised((w - msg.params) / steps, c - client.c, steps), shared.ControlClient(c)
 
-    def update(self, server: controls.Server, cohort: Cohort) -> controls.Server:
+    def update(self, server: shared.ControlServer, cohort: Cohort) -> shared.ControlServer:
         """w ← w + (Σ p_k a_k) Σ p_k (w_k − w) / a_k;  c as SCAFFOLD."""
         params = server.params + cohort.mean.steps * cohort.mean.delta
-        return controls.update(server, cohort)._replace(params=params)
+        return shared.update_controls(server, cohort)._replace(params=params)
 
 
-class FedDyn(Term):
+class DualTerm(Term):
     """g_p = w_k − w − λ_k, with FedDyn's duals λ_k and their correction on the server, in units of α."""
 
     def init_server(self, params: Tensor) -> DualServer:
@@ -196,8 +249,8 @@ class Moon(Term):
 TERMS: dict[str, type[Term]] = {
     "kl": KL,
     "l2": L2,
-    "fednova": FedNova,
+    "fednova": NovaTerm,
     "scaffold": Scaffold,
-    "feddyn": FedDyn,
+    "feddyn": DualTerm,
     "moon": Moon,
 }

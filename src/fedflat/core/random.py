@@ -13,7 +13,11 @@ import torch
 from torch import Tensor
 
 FEW = 64
+
+
 Word = int | Tensor
+
+
 _MASK = (1 << 64) - 1
 
 
@@ -31,44 +35,44 @@ def _shift(x: Tensor, bits: int) -> Tensor:
     return (x >> bits) & ((1 << (64 - bits)) - 1)
 
 
-def mix(x: Tensor) -> Tensor:
+def mix_bits(x: Tensor) -> Tensor:
     """SplitMix64's finaliser: a bijection of 64-bit words whose output bits all depend on all input bits."""
     x = (x ^ _shift(x, 30)) * _MIX1
     x = (x ^ _shift(x, 27)) * _MIX2
     return x ^ _shift(x, 31)
 
 
-def purpose(name: str) -> int:
+def purpose_key(name: str) -> int:
     """A stable number for the use a random word is put to ('cohort', 'shuffle', 'crop', ...)."""
     return zlib.crc32(name.encode())
 
 
-def fold(key: Word, *words: Word) -> Tensor:
+def hash_words(key: Word, *words: Word) -> Tensor:
     """Hash `words` into `key`, broadcasting: h <- mix((h + golden) ^ mix(word)). Python words never touch a device."""
     h = key if isinstance(key, Tensor) else torch.tensor(_signed(key))
     for word in words:
-        mixed = mix(word ^ _MIX2) if isinstance(word, Tensor) else _signed(_mix(word ^ _MIX2))
-        h = mix((h + _GOLDEN) ^ mixed)
+        mixed = mix_bits(word ^ _MIX2) if isinstance(word, Tensor) else _signed(_mix(word ^ _MIX2))
+        h = mix_bits((h + _GOLDEN) ^ mixed)
     return h
 
 
-def uniform(key: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+def uniform_from(key: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
     """A number in [0, 1) from the top 24 bits of `key`, exact in float32."""
     return _shift(key, 40).to(dtype) * 2.0**-24
 
 
-def normal(key: Tensor) -> Tensor:
+def normal_from(key: Tensor) -> Tensor:
     """A standard normal number in float64, by Box and Muller's √(−2 ln u) cos(2π v) with u and v of 53 bits."""
-    u, v = ((_shift(fold(key, i), 11).double() + 0.5) * 2.0**-53 for i in range(2))
+    u, v = ((_shift(hash_words(key, i), 11).double() + 0.5) * 2.0**-53 for i in range(2))
     return torch.sqrt(-2 * torch.log(u)) * torch.cos(2 * torch.pi * v)
 
 
-def below(key: Tensor, n: Word) -> Tensor:
+def integer_below(key: Tensor, n: Word) -> Tensor:
     """An integer in [0, n) for n < 2^31, from the top 32 bits of `key`."""
     return _shift(_shift(key, 32) * n, 32)
 
 
-def choose(key: int, n: int, k: int) -> list[int]:
+def choose_without_replacement(key: int, n: int, k: int) -> list[int]:
     """k distinct numbers below n in random order, of many in O(k): the first k outputs of a keyed permutation.
 
     Of few by sorting, since a Feistel network on halves of few bits is no uniform permutation.

@@ -25,6 +25,8 @@ COMMANDS = {
     "data": ("fedflat.cli:data_command", "prepare, list and show data sets"),
     "flower": ("fedflat.cli:flower_command", "train with clients on machines of their own"),
 }
+
+
 DATA = {
     "list": ("fedflat.commands.data:list_data", "what is prepared and what can be"),
     "prepare": ("fedflat.commands.data:prepare_data", "make a set ready: fedflat data prepare cifar10"),
@@ -33,7 +35,10 @@ DATA = {
         "draw how a partition deals the classes: fedflat data show digits --alpha 0.1",
     ),
 }
+
+
 FLOWER = {"new": ("fedflat.commands.flower:new_app", "write a Flower app: fedflat flower new DIR --config config.yaml")}
+
 
 INTERRUPTED = {  # what the user may want to know then; run and compare tell it themselves
     "analyse": "what was measured before is in analysis/ of each run's folder",
