@@ -11,7 +11,7 @@ import argparse
 
 import numpy as np
 
-from fedflat.data.partition import counts, lda, lda_released
+from fedflat.data.partition import class_counts, lda, lda_released
 from fedflat.engine.rounds import cohort
 
 LABELS, CLIENTS, COHORT, ROUNDS = np.repeat(np.arange(10), 5000), 100, 10, 300
@@ -40,7 +40,7 @@ def main() -> None:
     splits["lda-released, seed 19940817"] = (lda_released(LABELS, CLIENTS, alpha, 19940817), theirs)
     print("| split | share of top class | imbalance by samples | equally |\n|---|---|---|---|")
     for name, (parts, cohorts) in splits.items():
-        held = counts(LABELS, parts, 10)
+        held = class_counts(LABELS, parts, 10)
         found = (top_share(held), imbalance(held, cohorts, False), imbalance(held, cohorts, True))
         print(f"| {name} | " + " | ".join(f"{value:.3f}" for value in found) + " |")
 

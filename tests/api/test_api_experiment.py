@@ -17,6 +17,7 @@ import fedflat as ff
 from fedflat.core.task import Task
 from fedflat.experiments.assemble import pick_engine
 from fedflat.experiments.config import dump
+from fedflat.models import build_model
 
 RNG = np.random.default_rng(0)
 Y = RNG.integers(0, 3, 120)
@@ -216,10 +217,10 @@ def test_lists_and_numbers_of_numpy_are_kept_as_tuples_and_numbers() -> None:
 )
 def test_auto_means_the_engine_that_is_not_slower(engine: str, name: str, device: str, chosen: str) -> None:
     shape = (1, 8, 8) if name == "digits-cnn" else (3, 32, 32)
-    task = Task(ff.models.build(name, shape, 10))
+    task = Task(build_model(name, shape, 10))
     assert pick_engine(ff.Experiment(engine=engine), task, torch.device(device)) == chosen
 
 
-@pytest.mark.parametrize("name", ["wrappers", "privacy", "proximal"])
+@pytest.mark.parametrize("name", ["methods.wrappers", "methods.fedsol_ablation", "engine", "runs"])
 def test_a_module_may_be_the_first_to_be_imported(name: str) -> None:
     subprocess.run([sys.executable, "-c", f"import fedflat.{name}"], check=True)

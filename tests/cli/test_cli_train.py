@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from fedflat.cli import main
-from fedflat.report.progress import Bar
+from fedflat.progress import TrainingBar
 
 SMALL = shlex.split(
     "--rounds 4 --clients 4 --cohort 2 --partition iid --model mlp --local-epochs 1 --engine sequential"
@@ -141,12 +141,12 @@ def test_compare_goes_on_after_divergence(tmp_path: Path, capsys) -> None:
 def test_resumed_comparison_keeps_finished_methods(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     out, words = tmp_path / "both", ["compare", "fedavg", "fedgloss", *SMALL, "--checkpoint-every", "1"]
 
-    def update(bar: Bar, round: int, rows: object) -> None:
+    def update(bar: TrainingBar, round: int, rows: object) -> None:
         if round == 2 and bar.label == "fedgloss":
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Bar, "update", update)
+        patch.setattr(TrainingBar, "update", update)
         assert main([*words, "--out", str(out)]) == 130
     kept = {path.name: path.read_bytes() for path in (out / "fedavg").iterdir() if path.is_file()}
     assert main([*words, "--out", str(out)]) == 2
@@ -163,7 +163,7 @@ def test_resumed_comparison_keeps_finished_methods(tmp_path: Path, monkeypatch: 
 
 
 def test_lines_where_there_is_no_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    monkeypatch.setattr("fedflat.pulse.SECONDS", 0.0)
+    monkeypatch.setattr("fedflat.progress.SECONDS_BETWEEN_LINES", 0.0)
     out = tmp_path / "both"
     assert main(["compare", "fedavg", "fedsol", *SMALL, "--eval-every", "2", "--out", str(out)]) == 0
     lines = capsys.readouterr().err.splitlines()

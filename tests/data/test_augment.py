@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from fedflat.core.random import hash_words, integer_below, purpose_key
-from fedflat.data.augment import augment, normalise
+from fedflat.data.augment import augment_images, normalise
 from fedflat.data.dataset import Augment
 
 MEAN, STD = (0.49, 0.48, 0.45), (0.25, 0.24, 0.26)
@@ -56,27 +56,30 @@ def _reference(image, key, spec):
 def test_equals_the_reference(spec):
     x, keys = _images(), _keys(12)
     expected = np.stack([_reference(image, key, spec) for image, key in zip(x, keys, strict=True)])
-    double = augment(x, keys, spec, MEAN, STD, torch.float64)
+    double = augment_images(x, keys, spec, MEAN, STD, torch.float64)
     assert double.dtype == torch.float64
     np.testing.assert_allclose(double.numpy(), expected, rtol=0, atol=1e-13)
-    np.testing.assert_allclose(augment(x, keys, spec, MEAN, STD).numpy(), expected, rtol=0, atol=2e-6)
+    np.testing.assert_allclose(augment_images(x, keys, spec, MEAN, STD).numpy(), expected, rtol=0, atol=2e-6)
 
 
 @pytest.mark.parametrize("spec", SPECS)
 def test_a_sample_does_not_depend_on_its_batch(spec):
     x, keys = _images(), _keys(12)
-    together = augment(x, keys, spec, MEAN, STD)
+    together = augment_images(x, keys, spec, MEAN, STD)
     for i in range(len(x)):
-        assert torch.equal(augment(x[i], keys[i], spec, MEAN, STD), together[i])
-    lanes = augment(x.view(2, 3, 2, 3, 10, 9), keys.view(2, 3, 2), spec, MEAN, STD)
+        assert torch.equal(augment_images(x[i], keys[i], spec, MEAN, STD), together[i])
+    lanes = augment_images(x.view(2, 3, 2, 3, 10, 9), keys.view(2, 3, 2), spec, MEAN, STD)
     assert torch.equal(lanes.flatten(0, 2), together)
 
 
 def test_another_key_gives_another_image():
     x = _images((1, 3, 10, 9)).expand(64, -1, -1, -1)
     spec = Augment(crop=4, flip=True, cutout=6)
-    first, second = augment(x, _keys(128)[:64], spec, MEAN, STD), augment(x, _keys(128)[64:], spec, MEAN, STD)
-    assert torch.equal(first, augment(x, _keys(128)[:64], spec, MEAN, STD))
+    first, second = (
+        augment_images(x, _keys(128)[:64], spec, MEAN, STD),
+        augment_images(x, _keys(128)[64:], spec, MEAN, STD),
+    )
+    assert torch.equal(first, augment_images(x, _keys(128)[:64], spec, MEAN, STD))
     assert (first != second).flatten(1).any(1).float().mean() > 0.95
 
 
@@ -84,7 +87,7 @@ def test_offsets_are_uniform_and_independent():
     """The one bright pixel shows where it was moved to: each of the 9 x 9 x 2 outcomes 1 time in 162."""
     n, x = 40_000, torch.zeros(1, 9, 19, dtype=torch.uint8)
     x[0, 4, 6] = 255
-    out = augment(x.expand(n, -1, -1, -1), _keys(n), Augment(crop=4, flip=True), (0.0,), (1.0,))
+    out = augment_images(x.expand(n, -1, -1, -1), _keys(n), Augment(crop=4, flip=True), (0.0,), (1.0,))
     place = out.flatten(1).argmax(1)
     row, column = place // 19, place % 19
     flipped = column > 10  # column 2..10 as it is, 8..16 mirrored: 8..10 are ambiguous
@@ -99,7 +102,7 @@ def test_offsets_are_uniform_and_independent():
 def test_cutout_centres_are_uniform():
     """A square of one pixel is its centre."""
     n, x = 20_000, torch.full((1, 6, 5), 255, dtype=torch.uint8)
-    out = augment(x.expand(n, -1, -1, -1), _keys(n), Augment(cutout=1), (0.0,), (1.0,))
+    out = augment_images(x.expand(n, -1, -1, -1), _keys(n), Augment(cutout=1), (0.0,), (1.0,))
     holes = (out == 0).flatten(1)
     assert (holes.sum(1) == 1).all()
     assert (holes.double().mean(0) - 1 / 30).abs().max() < 5 * (1 / 30 / n) ** 0.5
@@ -107,22 +110,22 @@ def test_cutout_centres_are_uniform():
 
 def test_black_padding_is_black_before_normalisation_and_the_hole_is_zero_after():
     x = torch.full((200, 3, 8, 8), 255, dtype=torch.uint8)
-    padded = augment(x, _keys(200), Augment(crop=2), MEAN, STD)
+    padded = augment_images(x, _keys(200), Augment(crop=2), MEAN, STD)
     values = [{round(v, 4) for v in padded[:, c].unique().tolist()} for c in range(3)]
     assert values == [{round(-m / s, 4), round((1 - m) / s, 4)} for m, s in zip(MEAN, STD, strict=True)]
-    assert 0.0 in augment(x, _keys(200), Augment(cutout=4), MEAN, STD).unique().tolist()
+    assert 0.0 in augment_images(x, _keys(200), Augment(cutout=4), MEAN, STD).unique().tolist()
 
 
 def test_no_augmentation_is_normalisation():
     x = _images()
-    assert torch.equal(augment(x, _keys(12), Augment(), MEAN, STD), normalise(x, MEAN, STD))
+    assert torch.equal(augment_images(x, _keys(12), Augment(), MEAN, STD), normalise(x, MEAN, STD))
 
 
 def test_normalise_of_floats_and_of_one_value_for_all_channels():
     x = torch.randn(4, 3, 5, 5, dtype=torch.float64)
     torch.testing.assert_close(normalise(x, (0.5,), (2.0,), torch.float64), (x - 0.5) / 2, rtol=0, atol=1e-15)
     features = torch.randn(7, 11)
-    assert torch.equal(augment(features, _keys(7), Augment(), (0.0,), (1.0,)), features)
+    assert torch.equal(augment_images(features, _keys(7), Augment(), (0.0,), (1.0,)), features)
     grey = normalise(_images((2, 1, 4, 4)), (0.5,), (0.25,))
     torch.testing.assert_close(grey, (_images((2, 1, 4, 4)).float() / 255 - 0.5) / 0.25)
 
@@ -130,15 +133,17 @@ def test_normalise_of_floats_and_of_one_value_for_all_channels():
 def test_reflection_further_than_the_image_is_wide():
     x, keys, spec = _images((8, 3, 4, 3)), _keys(8), Augment(crop=7, reflect=True)
     expected = np.stack([_reference(image, key, spec) for image, key in zip(x, keys, strict=True)])
-    np.testing.assert_allclose(augment(x, keys, spec, MEAN, STD, torch.float64).numpy(), expected, rtol=0, atol=1e-13)
+    np.testing.assert_allclose(
+        augment_images(x, keys, spec, MEAN, STD, torch.float64).numpy(), expected, rtol=0, atol=1e-13
+    )
 
 
 def test_input_is_left_alone_and_traces_without_a_break():
     x, keys, spec = _images(), _keys(12), Augment(crop=4, flip=True, cutout=6)
     before = x.clone()
-    eager = augment(x, keys, spec, MEAN, STD)
+    eager = augment_images(x, keys, spec, MEAN, STD)
     assert torch.equal(x, before)
-    traced = torch.compile(augment, backend="eager", fullgraph=True)(x, keys, spec, MEAN, STD)
+    traced = torch.compile(augment_images, backend="eager", fullgraph=True)(x, keys, spec, MEAN, STD)
     assert torch.equal(traced, eager)
 
 
@@ -147,12 +152,12 @@ def test_input_is_left_alone_and_traces_without_a_break():
 def test_gpu_and_cuda_graph_give_the_same_bits(spec):
     x, keys = _images(), _keys(12)
     on_gpu, keys_on_gpu = x.cuda(), keys.cuda()
-    expected = augment(x, keys, spec, MEAN, STD)
-    assert torch.equal(augment(on_gpu, keys_on_gpu, spec, MEAN, STD).cpu(), expected)
+    expected = augment_images(x, keys, spec, MEAN, STD)
+    assert torch.equal(augment_images(on_gpu, keys_on_gpu, spec, MEAN, STD).cpu(), expected)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        out = augment(on_gpu, keys_on_gpu, spec, MEAN, STD)
+        out = augment_images(on_gpu, keys_on_gpu, spec, MEAN, STD)
     graph.replay()
     assert torch.equal(out.cpu(), expected)
-    compiled = torch.compile(augment, fullgraph=True)(on_gpu, keys_on_gpu, spec, MEAN, STD)
+    compiled = torch.compile(augment_images, fullgraph=True)(on_gpu, keys_on_gpu, spec, MEAN, STD)
     torch.testing.assert_close(compiled.cpu(), expected, rtol=0, atol=1e-6)

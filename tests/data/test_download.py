@@ -6,7 +6,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from fedflat.data.download import ATTEMPTS, Remote, fetch
+from fedflat.data.catalogue import RemoteFile
+from fedflat.data.prepare import ATTEMPTS, download_files
 from fedflat.errors import UserError
 
 CONTENT = bytes(range(256)) * 4000
@@ -56,11 +57,11 @@ def server(monkeypatch):
 
 
 def remote(server, content=CONTENT):
-    return Remote(f"{server.url}/file.bin", "md5:" + hashlib.md5(content).hexdigest())
+    return RemoteFile(f"{server.url}/file.bin", "md5:" + hashlib.md5(content).hexdigest())
 
 
 def get(server, folder, content=CONTENT):
-    fetch("toy", [remote(server, content)], folder, progress=False)
+    download_files("toy", [remote(server, content)], folder, progress=False)
     return (folder / "file.bin").read_bytes()
 
 
@@ -133,8 +134,8 @@ def test_offline_is_one_line_that_says_what_to_do(server, tmp_path):
 def test_a_mirror_replaces_the_address_but_not_the_hash(server, tmp_path, monkeypatch):
     monkeypatch.setenv("FEDFLAT_MIRROR", server.url + "/copy/")
     server.files["/copy/toy/file.bin"] = CONTENT
-    elsewhere = Remote("http://unreachable.invalid/data/file.bin", remote(server).hash)
-    fetch("toy", [elsewhere], tmp_path, progress=False)
+    elsewhere = RemoteFile("http://unreachable.invalid/data/file.bin", remote(server).hash)
+    download_files("toy", [elsewhere], tmp_path, progress=False)
     assert (tmp_path / "file.bin").read_bytes() == CONTENT
 
 
@@ -150,8 +151,8 @@ def test_a_set_is_downloaded_and_prepared(server, tmp_path, monkeypatch):
 
     import numpy as np
 
-    from fedflat.data import prepare, sources
-    from fedflat.data.sets import SETS
+    from fedflat.data import load, prepare
+    from fedflat.data.catalogue import DATASETS
 
     halves = {"train": 5, "val": 2, "test": 3}
     arrays = {f"{h}_images": np.full((n, 28, 28), n, np.uint8) for h, n in halves.items()}
@@ -159,20 +160,20 @@ def test_a_set_is_downloaded_and_prepared(server, tmp_path, monkeypatch):
     file = io.BytesIO()
     np.savez(file, **arrays)
     server.files["/tissuemnist/tissuemnist.npz"] = file.getvalue()
-    published = Remote(SETS["tissuemnist"].files[0].url, "md5:" + hashlib.md5(file.getvalue()).hexdigest())
-    monkeypatch.setitem(SETS, "tissuemnist", dataclasses.replace(SETS["tissuemnist"], files=(published,)))
+    published = RemoteFile(DATASETS["tissuemnist"].files[0].url, "md5:" + hashlib.md5(file.getvalue()).hexdigest())
+    monkeypatch.setitem(DATASETS, "tissuemnist", dataclasses.replace(DATASETS["tissuemnist"], files=(published,)))
     monkeypatch.setenv("FEDFLAT_MIRROR", server.url)
-    prepare.prepare("tissuemnist", None, tmp_path, progress=False)
-    data = sources.load("tissuemnist", tmp_path)
+    prepare.prepare_dataset("tissuemnist", None, tmp_path, progress=False)
+    data = load.load_dataset("tissuemnist", tmp_path)
     assert data.y.tolist() == [5] * 5 + [2] * 2
     assert data.x.shape == (7, 1, 28, 28)
 
 
 def test_a_set_with_a_wrong_hash_is_not_prepared(server, tmp_path, monkeypatch):
-    from fedflat.data.prepare import prepare
+    from fedflat.data.prepare import prepare_dataset
 
     monkeypatch.setenv("FEDFLAT_MIRROR", server.url)
     server.files["/cifar10/cifar-10-python.tar.gz"] = b"not the archive"
     with pytest.raises(UserError, match=r"cifar-10-python.tar.gz: the file has not the expected hash"):
-        prepare("cifar10", None, tmp_path, progress=False)
+        prepare_dataset("cifar10", None, tmp_path, progress=False)
     assert not list(tmp_path.rglob("*.*"))

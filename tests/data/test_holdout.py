@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import fedflat
-from fedflat.data.holdout import hold_out
+from fedflat.data.dataset import hold_out
 from fedflat.errors import UserError
 from fedflat.experiments.assemble import assemble
 from fedflat.experiments.config import dump, from_dict, to_dict

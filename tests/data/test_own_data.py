@@ -11,9 +11,9 @@ import pytest
 import torch
 from PIL import Image
 
-from fedflat import pulse
-from fedflat.data.prepare import prepare
-from fedflat.data.sources import available, load
+from fedflat import progress
+from fedflat.data.load import list_datasets, load_dataset
+from fedflat.data.prepare import prepare_dataset
 from fedflat.errors import UserError
 
 RNG = np.random.default_rng(1)
@@ -40,7 +40,7 @@ def folder(root, mode="RGB"):
 @pytest.mark.parametrize("mode", ["RGB", "L"])
 def test_a_folder(tmp_path, mode):
     images = folder(tmp_path / "own", mode)
-    data = load(f"folder:{tmp_path / 'own'}", tmp_path)
+    data = load_dataset(f"folder:{tmp_path / 'own'}", tmp_path)
     train = np.stack([image for name, image in images.items() if name.startswith("train")])
     pixels = train[:, None] if mode == "L" else train.transpose(0, 3, 1, 2)
     assert np.array_equal(data.x.numpy(), pixels)
@@ -54,17 +54,17 @@ def test_a_folder(tmp_path, mode):
 def test_a_folder_is_decoded_once_and_again_when_it_changes(tmp_path):
     images = folder(tmp_path / "own")
     name = f"folder:{tmp_path / 'own'}"
-    load(name, tmp_path)
+    load_dataset(name, tmp_path)
     (made,) = tmp_path.glob("folder-*.safetensors")
     before = made.stat().st_mtime_ns
-    load(name, tmp_path)
+    load_dataset(name, tmp_path)
     assert made.stat().st_mtime_ns == before
     changed = tmp_path / "own" / "train" / "cat" / "1.png"
     Image.fromarray(255 - images["train/cat/1.png"]).save(changed)
     os.utime(changed, ns=(before + 10**9, before + 10**9))
-    assert np.array_equal(load(name, tmp_path).x[0].numpy(), 255 - images["train/cat/1.png"].transpose(2, 0, 1))
+    assert np.array_equal(load_dataset(name, tmp_path).x[0].numpy(), 255 - images["train/cat/1.png"].transpose(2, 0, 1))
     assert len(list(tmp_path.glob("folder-*.safetensors"))) == 1
-    assert [row.name for row in available(tmp_path)][-1] == name
+    assert [row.name for row in list_datasets(tmp_path)][-1] == name
 
 
 def move_images(root):
@@ -87,9 +87,9 @@ def test_a_folder_is_decoded_again_when_labels_or_clients_change(tmp_path, chang
     if owner:
         clients = {"cat/1.png": "zoe", "cat/2.png": "zoe", "dog/1.bmp": "zoe", "dog/3.png": "mia"}
         (tmp_path / "own" / "clients.json").write_text(json.dumps(clients))
-    before = load(name, tmp_path)
+    before = load_dataset(name, tmp_path)
     change(tmp_path / "own")
-    after = load(name, tmp_path)
+    after = load_dataset(name, tmp_path)
     if y:
         assert (before.y.tolist(), after.y.tolist()) == ([0, 0, 1, 1], y)
     else:
@@ -100,24 +100,24 @@ def test_changes_behind_a_link_are_seen(tmp_path):
     folder(tmp_path / "own")
     (tmp_path / "own" / "train" / "cat").rename(tmp_path / "cats")
     (tmp_path / "own" / "train" / "cat").symlink_to(tmp_path / "cats")
-    load(f"folder:{tmp_path / 'own'}", tmp_path)
+    load_dataset(f"folder:{tmp_path / 'own'}", tmp_path)
     (tmp_path / "cats" / "1.png").unlink()
-    assert len(load(f"folder:{tmp_path / 'own'}", tmp_path).y) == 3
+    assert len(load_dataset(f"folder:{tmp_path / 'own'}", tmp_path).y) == 3
 
 
 @pytest.mark.parametrize("kind", ["folder", "parquet"])
 def test_a_link_that_leads_nowhere_is_named(tmp_path, kind):
     (tmp_path / "train").symlink_to(tmp_path / "gone")
     with pytest.raises(UserError, match=rf"--dataset {kind}:.*: .*train cannot be read \(No such file"):
-        load(f"{kind}:{tmp_path}", tmp_path / "cache")
+        load_dataset(f"{kind}:{tmp_path}", tmp_path / "cache")
 
 
 def test_preparing_writes_no_bar_where_there_is_no_terminal(tmp_path, capsys, monkeypatch):
     folder(tmp_path / "own")
-    load(f"folder:{tmp_path / 'own'}", tmp_path / "one")
+    load_dataset(f"folder:{tmp_path / 'own'}", tmp_path / "one")
     assert capsys.readouterr().err == ""
-    monkeypatch.setattr(pulse, "SECONDS", 0)
-    load(f"folder:{tmp_path / 'own'}", tmp_path / "two")
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0)
+    load_dataset(f"folder:{tmp_path / 'own'}", tmp_path / "two")
     assert capsys.readouterr().err.splitlines() == [
         f"preparing folder:{tmp_path / 'own'}: {share} done" for share in ("67%", "100%")
     ]
@@ -127,7 +127,7 @@ def test_a_folder_with_clients(tmp_path):
     folder(tmp_path)
     clients = {"cat/1.png": "zoe", "cat/2.png": "adam", "dog/1.bmp": "zoe", "dog/3.png": "mia"}
     (tmp_path / "clients.json").write_text(json.dumps(clients))
-    assert load(f"folder:{tmp_path}", tmp_path).owner.tolist() == [2, 0, 2, 1]
+    assert load_dataset(f"folder:{tmp_path}", tmp_path).owner.tolist() == [2, 0, 2, 1]
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_clients_must_be_named_for_exactly_the_training_files(tmp_path, change, 
     clients = {"cat/1.png": "zoe", "cat/2.png": "adam", "dog/1.bmp": "zoe", "dog/3.png": "mia"} | change
     (tmp_path / "clients.json").write_text(json.dumps({key: value for key, value in clients.items() if value}))
     with pytest.raises(UserError, match=message):
-        load(f"folder:{tmp_path}", tmp_path)
+        load_dataset(f"folder:{tmp_path}", tmp_path)
 
 
 def image(path, mode, size=(5, 6)):
@@ -184,7 +184,7 @@ def test_what_is_wrong_with_a_folder_is_named(tmp_path, mode, spoil, message):
     folder(tmp_path, mode)
     spoil(tmp_path)
     with pytest.raises(UserError, match=message):
-        load(f"folder:{tmp_path}", tmp_path / "cache")
+        load_dataset(f"folder:{tmp_path}", tmp_path / "cache")
 
 
 def arrays(shape, dtype=np.uint8):
@@ -196,7 +196,7 @@ def arrays(shape, dtype=np.uint8):
 def test_npz_images(tmp_path, shape):
     given = arrays(shape)
     np.savez(tmp_path / "a.npz", **given)
-    data = load(f"npz:{tmp_path / 'a.npz'}")
+    data = load_dataset(f"npz:{tmp_path / 'a.npz'}")
     x = given["x"]
     expected = x[:, None] if x.ndim == 3 else x.transpose(0, 3, 1, 2) if shape[-1] == 3 else x
     assert np.array_equal(data.x.numpy(), expected)
@@ -206,7 +206,7 @@ def test_npz_images(tmp_path, shape):
 
 def test_npz_floats_are_used_as_they_are(tmp_path):
     np.savez(tmp_path / "a.npz", **arrays((9,), np.float64), client=np.array(["b", "a", "b", "c"]))
-    data = load(f"npz:{tmp_path / 'a.npz'}")
+    data = load_dataset(f"npz:{tmp_path / 'a.npz'}")
     assert data.x.dtype == torch.float32
     assert (data.mean, data.std) == ((0.0,), (1.0,))
     assert data.owner.tolist() == [1, 0, 1, 2]
@@ -240,7 +240,7 @@ def test_what_is_wrong_with_npz_is_named(tmp_path, change, message):
     given = {key: value for key, value in (arrays((3, 6, 5)) | change).items() if value is not None}
     np.savez(tmp_path / "a.npz", **given)
     with pytest.raises(UserError, match=message):
-        load(f"npz:{tmp_path / 'a.npz'}")
+        load_dataset(f"npz:{tmp_path / 'a.npz'}")
 
 
 def parquet(root, **train):
@@ -253,7 +253,7 @@ def parquet(root, **train):
 
 
 def test_parquet_with_clients(tmp_path):
-    data = load(parquet(tmp_path, client=["x", "y", "x"]), tmp_path)
+    data = load_dataset(parquet(tmp_path, client=["x", "y", "x"]), tmp_path)
     assert data.owner.tolist() == [0, 1, 0]
     assert data.x[0, :, 0, 0].tolist() == [9, 0, 0]
     assert data.std == (1.0, 1.0, 1.0)
@@ -277,23 +277,23 @@ def test_parquet_with_clients(tmp_path):
 )
 def test_what_is_wrong_with_parquet_is_named(tmp_path, change, message):
     with pytest.raises(UserError, match=message):
-        load(parquet(tmp_path, **change), tmp_path)
+        load_dataset(parquet(tmp_path, **change), tmp_path)
 
 
 @pytest.mark.parametrize("name", ["folder:", "folder:/no/such", "npz:/no/such.npz", "parquet:/no/such"])
 def test_a_path_that_is_not_there_is_named(name, tmp_path):
     with pytest.raises(UserError, match=rf"--dataset {name}: there is no (file|folder) \S+$"):
-        load(name, tmp_path)
+        load_dataset(name, tmp_path)
 
 
 @pytest.mark.parametrize("name", ["folder:some/images", "npz:a.npz"])
 def test_a_relative_path_that_is_not_there_says_from_where_it_is_meant(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match=rf"there is no \w+ \S+ in {tmp_path}; a relative path is meant from where"):
-        load(name, tmp_path)
+        load_dataset(name, tmp_path)
 
 
 def test_npz_needs_no_preparation(tmp_path):
     np.savez(tmp_path / "a.npz", **arrays((3, 6, 5)))
     with pytest.raises(UserError, match="an npz file needs no preparation"):
-        prepare(f"npz:{tmp_path / 'a.npz'}", None, tmp_path)
+        prepare_dataset(f"npz:{tmp_path / 'a.npz'}", None, tmp_path)

@@ -5,18 +5,18 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from fedflat.data import allocate
+from fedflat.data import partition
 from fedflat.data.partition import (
     PARTITIONS,
-    aligned_test,
-    counts,
+    class_counts,
     dirichlet,
     iid,
     lda,
     lda_released,
+    matching_test_rows,
     natural,
+    partition_rows,
     shards,
-    split,
 )
 from fedflat.errors import UserError
 
@@ -71,7 +71,7 @@ def test_shards(case, number, seed):
         return
     _assert_valid(parts, labels, clients)
     assert sum(len(part) for part in parts) == len(labels)
-    assert ((counts(labels, parts, 7) > 0).sum(1) <= number).all()
+    assert ((class_counts(labels, parts, 7) > 0).sum(1) <= number).all()
     assert _same(parts, shards(labels, clients, number, seed))
 
 
@@ -81,8 +81,8 @@ def test_lda(case, alpha, minimum, seed):
     labels, clients = case
     minimum = min(minimum, len(labels) // clients)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(allocate, "_DRAWS", 20_000)
-        patch.setattr(allocate, "_CHUNK", 5_000)
+        patch.setattr(partition, "_DRAWS", 20_000)
+        patch.setattr(partition, "_CHUNK", 5_000)
         parts = lda(labels, clients, alpha, seed, minimum)
         assert _same(parts, lda(labels, clients, alpha, seed, minimum))
     _assert_valid(parts, labels, clients)
@@ -95,7 +95,7 @@ def test_lda(case, alpha, minimum, seed):
 def test_lda_as_released(case, alpha, minimum, seed):
     labels, clients = case
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedflat.data.partition.ATTEMPTS", 30)
+        patch.setattr("fedflat.data.partition.RELEASED_ATTEMPTS", 30)
         try:
             parts = lda_released(labels, clients, alpha, seed, minimum)
         except UserError:
@@ -121,7 +121,7 @@ def test_dirichlet_with_alpha_zero_separates_the_classes(case, seed):
     labels, clients = case
     parts = dirichlet(labels, clients, 0.0, seed)
     _assert_valid(parts, labels, clients)
-    table, present = counts(labels, parts, 7), np.unique(labels)
+    table, present = class_counts(labels, parts, 7), np.unique(labels)
     assert table.sum() == len(labels)
     if clients >= len(present):
         assert ((table > 0).sum(1) == 1).all()
@@ -149,15 +149,15 @@ def test_natural(owner):
 @pytest.mark.parametrize("name", ["iid", "shards", "lda", "lda-released", "dirichlet"])
 def test_seeds_and_nothing_else_change_the_split(name):
     np.random.seed(0)  # noqa: NPY002 - the global state must not matter
-    first = split(name, CIFAR10, 20, 1, 0.5, 2)
+    first = partition_rows(name, CIFAR10, 20, 1, 0.5, 2)
     np.random.seed(1)  # noqa: NPY002
-    assert _same(first, split(name, CIFAR10, 20, 1, 0.5, 2))
-    assert not _same(first, split(name, CIFAR10, 20, 2, 0.5, 2))
+    assert _same(first, partition_rows(name, CIFAR10, 20, 1, 0.5, 2))
+    assert not _same(first, partition_rows(name, CIFAR10, 20, 2, 0.5, 2))
 
 
 def test_lda_says_once_when_it_had_to_top_clients_up(monkeypatch, capsys):
-    monkeypatch.setattr(allocate, "_DRAWS", 200_000)
-    allocate._tell.cache_clear()
+    monkeypatch.setattr(partition, "_DRAWS", 200_000)
+    partition._tell.cache_clear()
     parts, again = (lda(CIFAR10, 100, 0.01, 0) for _ in range(2))
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("lda with alpha 0.01: none of 200 draws gave each of 100 clients 10 samples; moved ")
@@ -167,20 +167,20 @@ def test_lda_says_once_when_it_had_to_top_clients_up(monkeypatch, capsys):
 
 
 def test_of_many_processes_the_first_says_so(monkeypatch, capsys):
-    monkeypatch.setattr(allocate, "_DRAWS", 200_000)
+    monkeypatch.setattr(partition, "_DRAWS", 200_000)
     monkeypatch.setenv("RANK", "1")
-    allocate._tell.cache_clear()
+    partition._tell.cache_clear()
     lda(CIFAR10, 100, 0.01, 0)
-    allocate._tell.cache_clear()
+    partition._tell.cache_clear()
     assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(("labels", "clients", "draws"), [(CIFAR10, 100, 200), (CIFAR10[:1437], 143, 26)])
 def test_lda_gives_up_early_only_where_much_is_missing(monkeypatch, capsys, labels, clients, draws):
     """One sample in 20 can only be missing where clients have fewer than 200 samples on average."""
-    monkeypatch.setattr(allocate, "_DRAWS", 200_000)
-    monkeypatch.setattr(allocate, "_CHUNK", 20_000)
-    allocate._tell.cache_clear()
+    monkeypatch.setattr(partition, "_DRAWS", 200_000)
+    monkeypatch.setattr(partition, "_CHUNK", 20_000)
+    partition._tell.cache_clear()
     lda(labels, clients, 0.01, 1)
     assert f"none of {draws} draws" in capsys.readouterr().err
 
@@ -191,14 +191,14 @@ def test_lda_gives_up_early_only_where_much_is_missing(monkeypatch, capsys, labe
 )
 def test_the_splits_of_fedsols_code(alpha, sizes, classes):
     labels = np.repeat(np.arange(10), 5000)
-    table = counts(labels, lda_released(labels, 100, alpha, 19940817), 10)
+    table = class_counts(labels, lda_released(labels, 100, alpha, 19940817), 10)
     held = table.sum(1)
     assert (held.min(), np.median(held), held.max()) == sizes
     assert (table > 0).sum(1).mean() == pytest.approx(classes)
 
 
 def test_lda_as_released_gives_up(monkeypatch):
-    monkeypatch.setattr("fedflat.data.partition.ATTEMPTS", 3)
+    monkeypatch.setattr("fedflat.data.partition.RELEASED_ATTEMPTS", 3)
     with pytest.raises(UserError, match=r"--alpha 0\.05: none of 3 draws of lda-released gave each of 100 clients 10"):
         lda_released(CIFAR10, 100, 0.05, 0)
     with pytest.raises(UserError, match="--alpha 1e-06: none of 3 draws"):
@@ -208,25 +208,25 @@ def test_lda_as_released_gives_up(monkeypatch):
 def test_one_class_each_where_classes_are_unequal():
     """The digits: 20 clients, 10 classes of 142 to 147, so two clients for each class."""
     labels = np.repeat(np.arange(10), [142, 146, 142, 146, 145, 145, 145, 143, 139, 144])
-    table = counts(labels, dirichlet(labels, 20, 0.0, 0), 10)
+    table = class_counts(labels, dirichlet(labels, 20, 0.0, 0), 10)
     assert ((table > 0).sum(1) == 1).all()
     assert ((table > 0).sum(0) == 2).all()
     assert table.sum(0).tolist() == np.bincount(labels).tolist()
 
 
 def test_counts():
-    assert counts(np.array([0, 2, 2, 1]), [np.array([1, 2]), np.array([0])], 3).tolist() == [[0, 0, 2], [1, 0, 0]]
+    assert class_counts(np.array([0, 2, 2, 1]), [np.array([1, 2]), np.array([0])], 3).tolist() == [[0, 0, 2], [1, 0, 0]]
 
 
 @quick
 @given(st.lists(st.integers(0, 50), min_size=3, max_size=3).filter(any), st.integers(1, 200), st.integers(0, 9))
 def test_aligned_test(held, size, seed):
     labels = np.random.default_rng(1).permutation(np.repeat(np.arange(3), [20, 40, 60]))
-    rows = aligned_test(labels, np.array(held), seed, size)
+    rows = matching_test_rows(labels, np.array(held), seed, size)
     assert (np.diff(rows) > 0).all()
     wanted = [min(there, size * n // sum(held)) for there, n in zip([20, 40, 60], held, strict=True)]
     assert np.bincount(labels[rows], minlength=3).tolist() == wanted
-    assert np.array_equal(rows, aligned_test(labels, np.array(held), seed, size))
+    assert np.array_equal(rows, matching_test_rows(labels, np.array(held), seed, size))
 
 
 DIGITS = np.arange(1437) % 10
@@ -255,9 +255,9 @@ DIGITS = np.arange(1437) % 10
 def test_errors(options, message):
     call = {"name": "dirichlet", "clients": 10, "alpha": 0.1, "shards": 2} | options
     with pytest.raises(UserError, match=message):
-        split(labels=DIGITS, seed=0, **call)
+        partition_rows(labels=DIGITS, seed=0, **call)
 
 
 def test_split_reaches_every_partition():
     for name in PARTITIONS:
-        _assert_valid(split(name, DIGITS, 20, 0, 0.5, 2, DIGITS), DIGITS, 10 if name == "natural" else 20)
+        _assert_valid(partition_rows(name, DIGITS, 20, 0, 0.5, 2, DIGITS), DIGITS, 10 if name == "natural" else 20)

@@ -5,14 +5,14 @@ from math import comb
 import numpy as np
 import pytest
 
-from fedflat.data.partition import counts, dirichlet, lda, shards, split
+from fedflat.data.partition import class_counts, dirichlet, lda, partition_rows, shards
 
 CIFAR10 = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 5000))
 
 
 def _statistics(parts):
     """Mean number of classes per client, mean share of a client's commonest class, sizes."""
-    table = counts(CIFAR10, parts, 10)
+    table = class_counts(CIFAR10, parts, 10)
     return (table > 0).sum(1).mean(), (table.max(1) / table.sum(1)).mean(), table.sum(1)
 
 
@@ -87,6 +87,6 @@ def test_dirichlet_keeps_every_sample_of_many_small_clients_distinct():
 def test_seeds_change_the_rows_where_counts_are_equal(name, alpha, classes):
     """Two clients for each class, who get about half of it each: which half is left to chance."""
     labels, clients = np.repeat(np.arange(classes), 40), 2 * classes
-    one, other = (split(name, labels, clients, seed, alpha, 2) for seed in (0, 1))
-    assert np.array_equal(*(np.unique(counts(labels, parts, classes), axis=0) for parts in (one, other)))
+    one, other = (partition_rows(name, labels, clients, seed, alpha, 2) for seed in (0, 1))
+    assert np.array_equal(*(np.unique(class_counts(labels, parts, classes), axis=0) for parts in (one, other)))
     assert not {tuple(part) for part in one} & {tuple(part) for part in other}

@@ -15,10 +15,10 @@ import pytest
 import torch
 from PIL import Image
 
+from fedflat.data.catalogue import IMAGENET100_CLASSES
 from fedflat.data.dataset import Augment
-from fedflat.data.imagenet100 import CLASSES
-from fedflat.data.prepare import prepare
-from fedflat.data.sources import load
+from fedflat.data.load import load_dataset
+from fedflat.data.prepare import prepare_dataset
 from fedflat.errors import UserError
 
 RNG = np.random.default_rng(0)
@@ -143,8 +143,8 @@ def parquet(root, column="img", label="label", form="PNG", wrap=True):
 
 def check(name, root, arrays, cache):
     """Prepare `name` from `root`; what is loaded equals the arrays it was made from."""
-    prepare(name, root, cache, progress=False)
-    data = load(name, cache)
+    prepare_dataset(name, root, cache, progress=False)
+    data = load_dataset(name, cache)
     x, y, x_test, y_test = arrays
     assert np.array_equal(data.x.numpy(), first(x))
     assert np.array_equal(data.x_test.numpy(), first(x_test))
@@ -217,28 +217,28 @@ def test_medmnist_merges_training_and_validation(root, tmp_path, name, channels,
 
 def test_imagenet100_takes_its_classes_and_brings_them_to_one_size(root, tmp_path):
     for half in ("train", "val"):
-        for i, name in enumerate([*sorted(CLASSES), "n99999999"]):
+        for i, name in enumerate([*sorted(IMAGENET100_CLASSES), "n99999999"]):
             (root / half / name).mkdir(parents=True)
             picture = np.zeros((90, 130 + i, 3), np.uint8)
             picture[:, 20:-20] = 2 * i
             Image.fromarray(picture).save(root / half / name / "a.JPEG", quality=95)
-    prepare("imagenet100", root, tmp_path, progress=False)
-    data = load("imagenet100", tmp_path)
+    prepare_dataset("imagenet100", root, tmp_path, progress=False)
+    data = load_dataset("imagenet100", tmp_path)
     assert data.x.shape == data.x_test.shape == (100, 3, 64, 64)
     assert data.y.tolist() == list(range(100))
     assert (data.x[:, :, 8:-8, 8:-8].float().mean((1, 2, 3)) - 2 * data.y).abs().max() < 3
 
 
 def test_imagenet100_needs_all_its_classes(root, tmp_path):
-    folder(root, ("train", "val"), sorted(CLASSES)[1:], side=8)
-    missing = rf"train: no folder for class {sorted(CLASSES)[0]} \(1 of 100 are missing\)"
+    folder(root, ("train", "val"), sorted(IMAGENET100_CLASSES)[1:], side=8)
+    missing = rf"train: no folder for class {sorted(IMAGENET100_CLASSES)[0]} \(1 of 100 are missing\)"
     with pytest.raises(UserError, match=missing):
-        prepare("imagenet100", root, tmp_path, progress=False)
+        prepare_dataset("imagenet100", root, tmp_path, progress=False)
 
 
 def test_the_list_of_imagenet100_has_100_classes():
-    assert len(set(CLASSES)) == 100
-    assert all(len(name) == 9 and name[0] == "n" for name in CLASSES)
+    assert len(set(IMAGENET100_CLASSES)) == 100
+    assert all(len(name) == 9 and name[0] == "n" for name in IMAGENET100_CLASSES)
 
 
 def landmarks(root, deep=False, place="images"):
@@ -258,8 +258,8 @@ def landmarks(root, deep=False, place="images"):
 @pytest.mark.parametrize("layout", [{}, {"place": "."}, {"deep": True}])
 def test_landmarks_keep_their_clients(root, tmp_path, layout):
     landmarks(root, **layout)
-    prepare("landmarks-user-160k", root, tmp_path, progress=False)
-    data = load("landmarks-user-160k", tmp_path)
+    prepare_dataset("landmarks-user-160k", root, tmp_path, progress=False)
+    data = load_dataset("landmarks-user-160k", tmp_path)
     assert data.owner.tolist() == [1, 2, 1, 0]
     assert data.y.tolist() == [5, 2027, 0, 5]
     assert data.y_test.tolist() == [3, 4]
@@ -271,14 +271,14 @@ def test_landmarks_name_a_table_without_rows(root, tmp_path):
     landmarks(root)
     (root / "federated_train.csv").write_text("user_id,image_id,class\n")
     with pytest.raises(UserError, match=r"federated_train.csv: the file has no rows"):
-        prepare("landmarks-user-160k", root, tmp_path, progress=False)
+        prepare_dataset("landmarks-user-160k", root, tmp_path, progress=False)
 
 
 def test_landmarks_name_a_missing_photograph(root, tmp_path):
     name = landmarks(root)[3]
     (root / "images" / f"{name}.jpg").unlink()
     with pytest.raises(UserError, match=rf"{name}.jpg: image not found \(1 of the images"):
-        prepare("landmarks-user-160k", root, tmp_path, progress=False)
+        prepare_dataset("landmarks-user-160k", root, tmp_path, progress=False)
 
 
 @pytest.mark.parametrize(
@@ -293,7 +293,7 @@ def test_the_prepared_file_remembers_jpeg(root, tmp_path):
     from safetensors import safe_open
 
     parquet(root, form="JPEG")
-    with safe_open(prepare("cifar10", root, tmp_path, progress=False), framework="np") as file:
+    with safe_open(prepare_dataset("cifar10", root, tmp_path, progress=False), framework="np") as file:
         assert file.metadata()["source"] == "parquet, jpeg"
 
 
@@ -313,7 +313,7 @@ def test_a_malicious_pickle_is_refused_and_nothing_is_run(root, tmp_path, protoc
     argument = str(mark) if call is os.mkdir else f"__import__('os').mkdir({str(mark)!r})"
     (root / "data_batch_3").write_bytes(pickle.dumps({"data": Evil(call, argument)}, protocol))
     with pytest.raises(UserError, match=r"data_batch_3: the pickle calls \w+\.(mkdir|eval); only plain arrays"):
-        prepare("cifar10", root, tmp_path, progress=False)
+        prepare_dataset("cifar10", root, tmp_path, progress=False)
     assert not mark.exists()
     pickle.loads((root / "data_batch_3").read_bytes())
     assert mark.exists(), "the pickle is harmless, so this test shows nothing"
@@ -323,7 +323,7 @@ def test_a_malicious_pickle_in_an_archive_is_refused(root, tmp_path):
     cifar100(root)
     (root / "train").write_bytes(pickle.dumps(Evil(os.mkdir, str(tmp_path / "ran"))))
     with pytest.raises(UserError, match="the pickle calls"):
-        prepare("cifar100", packed(root, tmp_path / "x.tar.gz"), tmp_path, progress=False)
+        prepare_dataset("cifar100", packed(root, tmp_path / "x.tar.gz"), tmp_path, progress=False)
     assert not (tmp_path / "ran").exists()
 
 
@@ -335,7 +335,7 @@ def test_an_archive_cannot_write_elsewhere(root, tmp_path, name):
         info.name = name
         tar.addfile(info, io.BytesIO(b"x"))
     with pytest.raises(UserError, match="outside the archive"):
-        prepare("cifar10", tmp_path / "x.tar", tmp_path / "cache", progress=False)
+        prepare_dataset("cifar10", tmp_path / "x.tar", tmp_path / "cache", progress=False)
     assert not list(tmp_path.rglob("outside"))
 
 
@@ -360,7 +360,7 @@ def test_a_truncated_file_is_named_and_nothing_is_left(root, tmp_path, name, mak
     make(root)
     halve(root / file)
     with pytest.raises(UserError, match=r"may be damaged or incomplete") as error:
-        prepare(name, root, tmp_path / "cache", progress=False)
+        prepare_dataset(name, root, tmp_path / "cache", progress=False)
     assert str(error.value).startswith(str(root / file))
     assert "\n" not in str(error.value)
     assert not list((tmp_path / "cache").glob("*"))
@@ -370,14 +370,14 @@ def test_a_truncated_archive_is_named(root, tmp_path):
     cifar10(root)
     halve(packed(root, tmp_path / "x.tar.gz"))
     with pytest.raises(UserError, match=r"x.tar.gz: cannot be read as a tar archive"):
-        prepare("cifar10", tmp_path / "x.tar.gz", tmp_path, progress=False)
+        prepare_dataset("cifar10", tmp_path / "x.tar.gz", tmp_path, progress=False)
 
 
 def test_images_of_mixed_sizes_name_a_file(root, tmp_path):
     cinic10(root)
     (root / "test" / "dog" / "1.png").write_bytes(encoded(pictures(1, 20)[0]))
     with pytest.raises(UserError, match=r"dog/1.png: image is 20x20 pixels, but .*airplane/0.png is 32x32: all images"):
-        prepare("cinic10", root, tmp_path, progress=False)
+        prepare_dataset("cinic10", root, tmp_path, progress=False)
 
 
 def test_parquet_images_of_mixed_sizes_name_a_row(root, tmp_path):
@@ -387,15 +387,15 @@ def test_parquet_images_of_mixed_sizes_name_a_row(root, tmp_path):
     with pytest.raises(
         UserError, match=r"test-00000-of-00002.parquet row 2: image is 8x8 pixels, but .* row 0 is 32x32"
     ):
-        prepare("cifar10", root, tmp_path, progress=False)
+        prepare_dataset("cifar10", root, tmp_path, progress=False)
 
 
 def test_a_failed_preparation_keeps_the_earlier_file(root, tmp_path):
     arrays = check("cinic10", root, cinic10(root), tmp_path)
     (root / "test" / "dog" / "1.png").write_bytes(b"no image")
     with pytest.raises(UserError, match=r"dog/1\.png"):
-        prepare("cinic10", root, tmp_path, progress=False)
-    assert (load("cinic10", tmp_path).x == arrays.x).all()
+        prepare_dataset("cinic10", root, tmp_path, progress=False)
+    assert (load_dataset("cinic10", tmp_path).x == arrays.x).all()
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["cinic10.safetensors"]
 
 
@@ -404,7 +404,7 @@ def test_labels_beyond_the_classes_are_refused(root, tmp_path):
     arrays = dict(np.load(root / "pathmnist.npz"))
     np.savez(root / "pathmnist.npz", **arrays | {"val_labels": np.array([[0], [9], [1]])})
     with pytest.raises(UserError, match="pathmnist: training labels 0 to 9 found, but there are 9 classes"):
-        prepare("pathmnist", root, tmp_path, progress=False)
+        prepare_dataset("pathmnist", root, tmp_path, progress=False)
 
 
 def test_labels_that_do_not_fit_the_images_are_refused(root, tmp_path):
@@ -412,20 +412,20 @@ def test_labels_that_do_not_fit_the_images_are_refused(root, tmp_path):
     arrays = dict(np.load(root / "pathmnist.npz"))
     np.savez(root / "pathmnist.npz", **arrays | {"test_labels": np.array([[0]])})
     with pytest.raises(UserError, match="pathmnist: 2 images but 1 labels"):
-        prepare("pathmnist", root, tmp_path, progress=False)
+        prepare_dataset("pathmnist", root, tmp_path, progress=False)
 
 
 def test_labels_without_images_are_refused(root, tmp_path):
     mnist(root, False)
     (root / "train-images-idx3-ubyte").write_bytes(bytes([0, 0, 8, 3]) + struct.pack(">3i", 0, 28, 28))
     with pytest.raises(UserError, match="mnist: 0 images but 6 labels"):
-        prepare("mnist", root, tmp_path, progress=False)
+        prepare_dataset("mnist", root, tmp_path, progress=False)
 
 
 def test_pickled_objects_in_npz_are_refused(root, tmp_path):
     np.savez(root / "pathmnist.npz", train_labels=np.array([Evil(os.mkdir, str(tmp_path / "ran"))], object))
     with pytest.raises(UserError, match=r"pathmnist\.npz: cannot be read as a MedMNIST file"):
-        prepare("pathmnist", root, tmp_path, progress=False)
+        prepare_dataset("pathmnist", root, tmp_path, progress=False)
     assert not (tmp_path / "ran").exists()
 
 
@@ -443,11 +443,11 @@ def test_pickled_objects_in_npz_are_refused(root, tmp_path):
 )
 def test_what_cannot_be_prepared_is_explained(root, tmp_path, name, source, message):
     with pytest.raises(UserError, match=message):
-        prepare(name, source and root / source, tmp_path, progress=False)
+        prepare_dataset(name, source and root / source, tmp_path, progress=False)
 
 
 def test_a_cache_that_cannot_be_written_is_named(root, tmp_path):
     (tmp_path / "file").write_text("")
     medmnist(root, "pathmnist", 3)
     with pytest.raises(UserError, match=r"cannot create the folder .*file"):
-        prepare("pathmnist", root, tmp_path / "file", progress=False)
+        prepare_dataset("pathmnist", root, tmp_path / "file", progress=False)

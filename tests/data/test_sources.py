@@ -9,8 +9,8 @@ import pytest
 import torch
 from PIL import Image
 
-from fedflat.data.prepare import prepare
-from fedflat.data.sources import DIGITS_MEAN, DIGITS_STD, available, load
+from fedflat.data.load import DIGITS_MEAN, DIGITS_STD, list_datasets, load_dataset
+from fedflat.data.prepare import prepare_dataset
 from fedflat.errors import UserError
 
 CIFAR = Path(__file__).parents[2].parent / "shared" / "data" / "cifar10"
@@ -23,11 +23,11 @@ def small(root):
     arrays = {f"{half}_images": x for half in ("train", "val", "test")}
     labels = {f"{half}_labels": np.array([[3], [8]]) for half in ("train", "val", "test")}
     np.savez(root / "pathmnist.npz", **arrays, **labels)
-    return prepare("pathmnist", root, root, progress=False)
+    return prepare_dataset("pathmnist", root, root, progress=False)
 
 
 def test_digits_are_split_four_to_one_in_every_class():
-    data = load("digits")
+    data = load_dataset("digits")
     assert data.x.shape == (1437, 1, 8, 8)
     assert data.x_test.shape == (360, 1, 8, 8)
     share = data.y_test.bincount() / (data.y.bincount() + data.y_test.bincount())
@@ -36,44 +36,44 @@ def test_digits_are_split_four_to_one_in_every_class():
 
 
 def test_the_stated_moments_of_digits_are_those_of_its_training_pixels():
-    pixels = load("digits").x.double() / 255
+    pixels = load_dataset("digits").x.double() / 255
     assert abs(pixels.mean() - DIGITS_MEAN) < 1e-5
     assert abs(pixels.std() - DIGITS_STD) < 1e-5
 
 
 def test_digits_are_the_same_every_time():
-    assert torch.equal(load("digits").x, load("digits").x)
+    assert torch.equal(load_dataset("digits").x, load_dataset("digits").x)
 
 
 def test_a_set_that_is_not_prepared_names_the_command(tmp_path):
     with pytest.raises(UserError, match=r"--dataset svhn: not prepared in .*; run: fedflat data prepare svhn$"):
-        load("svhn", tmp_path)
+        load_dataset("svhn", tmp_path)
 
 
 def test_an_unknown_set_names_the_nearest(tmp_path):
     with pytest.raises(
         UserError, match=r"--dataset cifar-10: unknown data set \(did you mean cifar10\?\); allowed: digits, mnist"
     ):
-        load("cifar-10", tmp_path)
+        load_dataset("cifar-10", tmp_path)
 
 
 def test_the_cache_may_come_from_the_environment(tmp_path, monkeypatch):
     small(tmp_path)
     monkeypatch.setenv("FEDFLAT_CACHE", str(tmp_path))
-    assert load("pathmnist").y.tolist() == [3, 8, 3, 8]
+    assert load_dataset("pathmnist").y.tolist() == [3, 8, 3, 8]
 
 
 def test_a_file_that_is_no_prepared_set_is_named(tmp_path):
     path = small(tmp_path)
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(UserError, match=r"pathmnist.safetensors: not a prepared data set .*delete it and prepare"):
-        load("pathmnist", tmp_path)
+        load_dataset("pathmnist", tmp_path)
 
 
 @linux
 def test_images_stay_on_disk_until_used(tmp_path):
     path = small(tmp_path)
-    data = load("pathmnist", tmp_path)
+    data = load_dataset("pathmnist", tmp_path)
     lines = [line for line in Path("/proc/self/maps").read_text().splitlines() if line.endswith(path.name)]
     spans = [[int(end, 16) for end in line.split()[0].split("-")] for line in lines]
     assert any(low <= data.x.data_ptr() < high for low, high in spans)
@@ -81,18 +81,18 @@ def test_images_stay_on_disk_until_used(tmp_path):
 
 def test_writing_to_a_loaded_set_leaves_the_file_alone(tmp_path):
     small(tmp_path)
-    load("pathmnist", tmp_path).x.zero_()
-    assert load("pathmnist", tmp_path).x.any()
+    load_dataset("pathmnist", tmp_path).x.zero_()
+    assert load_dataset("pathmnist", tmp_path).x.any()
 
 
 def test_available_tells_what_is_prepared(tmp_path):
     path = small(tmp_path)
-    rows = {row.name: row for row in available(tmp_path)}
+    rows = {row.name: row for row in list_datasets(tmp_path)}
     assert rows["pathmnist"][1:6] == (True, 4, 2, (3, 28, 28), 9)
     assert rows["pathmnist"].bytes == path.stat().st_size
     assert rows["pathmnist"].path == path
     assert rows["pathmnist"].source == "npz"
-    assert rows["digits"].train == len(load("digits").y)
+    assert rows["digits"].train == len(load_dataset("digits").y)
     assert not rows["cifar10"].prepared
     assert len(rows) == 10
 
@@ -100,8 +100,8 @@ def test_available_tells_what_is_prepared(tmp_path):
 PEAK = """
 import sys
 from pathlib import Path
-from fedflat.data.prepare import prepare
-prepare("landmarks-user-160k", Path(sys.argv[1]), Path(sys.argv[1]), progress=False)
+from fedflat.data.prepare import prepare_dataset
+prepare_dataset("landmarks-user-160k", Path(sys.argv[1]), Path(sys.argv[1]), progress=False)
 print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")))
 """
 
@@ -130,18 +130,18 @@ def test_memory_for_200_000_images_stays_under_2_gb(tmp_path):
 
 @pytest.mark.skipif(not CIFAR.exists(), reason=f"no CIFAR-10 parquet files in ../shared/data/cifar10 ({CIFAR})")
 def test_the_real_cifar10(tmp_path):
-    prepare("cifar10", CIFAR, tmp_path, progress=False)
-    data = load("cifar10", tmp_path)
+    prepare_dataset("cifar10", CIFAR, tmp_path, progress=False)
+    data = load_dataset("cifar10", tmp_path)
     assert data.x.shape == (50_000, 3, 32, 32)
     assert data.y.bincount().tolist() == [5000] * 10
     assert data.y_test.bincount().tolist() == [1000] * 10
     means = [data.x[:, c].float().mean() / 255 for c in range(3)]
     assert torch.stack(means).sub(torch.tensor(data.mean)).abs().max() < 0.002
-    assert next(row.source for row in available(tmp_path) if row.name == "cifar10") == "parquet, jpeg"
+    assert next(row.source for row in list_datasets(tmp_path) if row.name == "cifar10") == "parquet, jpeg"
 
 
 def test_data_that_came_from_python_are_told_apart_from_a_wrong_name() -> None:
     with pytest.raises(
         UserError, match=r"--dataset own:mine-12ab34cd: was given in Python .* in Python: fedflat\.analyse\("
     ):
-        load("own:mine-12ab34cd")
+        load_dataset("own:mine-12ab34cd")

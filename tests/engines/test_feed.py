@@ -7,15 +7,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedflat.data.batches import ClientBatches
 from fedflat.data.dataset import Dataset
-from fedflat.data.feed import Feed
 
 
 def feed(sizes, batch=4, epochs=2):
     n = sum(sizes)
     data = Dataset("rows", torch.arange(n)[:, None].float(), torch.zeros(n, dtype=torch.int64), torch.zeros(1, 1),
                    torch.zeros(1, dtype=torch.int64), 1)  # fmt: skip
-    return Feed(data, np.split(np.random.default_rng(0).permutation(n), np.cumsum(sizes)[:-1]), batch, epochs)
+    return ClientBatches(data, np.split(np.random.default_rng(0).permutation(n), np.cumsum(sizes)[:-1]), batch, epochs)
 
 
 @settings(deadline=None)

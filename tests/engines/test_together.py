@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedflat import Dataset, Experiment, run
-from fedflat.data.feed import Feed
+from fedflat.data.batches import ClientBatches
 from fedflat.engine.checkpoint import load_tensors
 from fedflat.errors import UserError
 from fedflat.experiments.together import run_together
@@ -83,8 +83,8 @@ def test_the_watcher_hears_of_rounds_in_which_the_first_waits(tmp_path):
 
 
 def test_what_is_tested_on_is_there_once(monkeypatch):
-    made, test = [], Feed.test
-    monkeypatch.setattr(Feed, "test", lambda feed: made.append(feed) or test(feed))
+    made, test = [], ClientBatches.test
+    monkeypatch.setattr(ClientBatches, "test", lambda feed: made.append(feed) or test(feed))
     run_together(variants("fedavg", engine="sequential"))
     assert len(made) == 1
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedflat.cli import main
-from fedflat.report.progress import Bar
+from fedflat.progress import TrainingBar
 
 SMALL = shlex.split(
     "--rounds 6 --clients 4 --cohort 2 --partition iid --model mlp --local-epochs 1 --engine sequential"
@@ -21,11 +21,11 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def stop_after(rounds: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    def update(self: Bar, round: int, rows: object) -> None:
+    def update(self: TrainingBar, round: int, rows: object) -> None:
         if round == rounds:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(Bar, "update", update)
+    monkeypatch.setattr(TrainingBar, "update", update)
 
 
 def refused(words: list[str], folder: Path, said: str, capsys: pytest.CaptureFixture[str]) -> None:

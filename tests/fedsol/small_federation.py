@@ -9,8 +9,8 @@ from torch import Tensor
 from fedflat.core.local_training import SGD
 from fedflat.core.method import Method
 from fedflat.core.task import Batch, Task
+from fedflat.data.batches import ClientBatches
 from fedflat.data.dataset import Augment, Dataset
-from fedflat.data.feed import Feed
 from fedflat.engine import ENGINES
 from fedflat.engine.rounds import Trial, play
 from fedflat.models.cnn import mlp
@@ -18,7 +18,7 @@ from fedflat.models.cnn import mlp
 SIZES = (11, 7, 3, 9)
 
 
-def problem(seed: int = 0) -> tuple[Task, Tensor, Feed]:
+def problem(seed: int = 0) -> tuple[Task, Tensor, ClientBatches]:
     """A network, its initial parameters and the clients' data."""
     torch.manual_seed(seed)
     model, n = mlp((5, 1, 1), 3).double(), sum(SIZES)
@@ -26,10 +26,10 @@ def problem(seed: int = 0) -> tuple[Task, Tensor, Feed]:
     parts = np.split(np.arange(n), np.cumsum(SIZES)[:-1])
     task = Task(model)
     w = task.flatten(dict(model.named_parameters())).detach()
-    return task, w, Feed(data, parts, 4, 2, Augment(), dtype=torch.float64)
+    return task, w, ClientBatches(data, parts, 4, 2, Augment(), dtype=torch.float64)
 
 
-def some_batch(feed: Feed, client: int = 0) -> Batch:
+def some_batch(feed: ClientBatches, client: int = 0) -> Batch:
     """Four samples of a client, the last one padding."""
     rows = torch.arange(4) + client
     mask = torch.tensor([True, True, True, False])

@@ -17,7 +17,7 @@ from torch import Tensor
 
 import fedflat as ff
 from fedflat.core.method import Method
-from fedflat.data.sources import load
+from fedflat.data.load import load_dataset
 
 METHODS: dict[str, Method] = {
     "fedavg": ff.FedAvg(),
@@ -40,7 +40,7 @@ FAULTS = {"0-1": "raise", "1-2": "nan", "2-2": "shape", "0-3": "huge", "2-4": "h
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
     """Two nodes are in, a third one is registered."""
     federation = Federation(tmp_path_factory.mktemp("federation") / "app")
-    digits = load("digits")
+    digits = load_dataset("digits")
     np.savez(federation.folder / DATA, **{name: getattr(digits, name) for name in ("x", "y", "x_test", "y_test")})
     try:
         federation.start_link()

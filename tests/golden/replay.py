@@ -15,7 +15,7 @@ from fedflat.core.local_training import SGD
 from fedflat.core.method import Method
 from fedflat.core.state import pack_state
 from fedflat.core.task import Batch, Task
-from fedflat.data.feed import Plan
+from fedflat.data.batches import BatchPlan
 from fedflat.engine import ENGINES
 from fedflat.engine.contract import Engine, Job, Trained
 from fedflat.engine.rounds import Trial, play
@@ -44,16 +44,16 @@ class Recorded:
     def __init__(self, case: Any, dtype: torch.dtype) -> None:
         self.case, self.x, self.y = case, torch.tensor(case["x"], dtype=dtype), torch.tensor(case["y"])
 
-    def plan(self, seeds: Sequence[int], round: int, clients: Sequence[int], exchange: int = 0) -> Plan:
+    def plan(self, seeds: Sequence[int], round: int, clients: Sequence[int], exchange: int = 0) -> BatchPlan:
         end = "_2" if exchange and "batch_index_2" in self.case else ""
         seats = [list(self.case["participants"][round]).index(client) for client in clients]
         index, mask = (torch.tensor(self.case[f"batch_{name}{end}"][round][seats]) for name in ("index", "mask"))
-        return Plan(index, mask.bool(), index)
+        return BatchPlan(index, mask.bool(), index)
 
     def lengths(self, seeds: Sequence[int], round: int, clients: Sequence[int], exchange: int = 0) -> list[int]:
         return self.plan(seeds, round, clients, exchange).mask.any(-1).sum(-1).tolist()
 
-    def batch(self, plan: Plan) -> Batch:
+    def batch(self, plan: BatchPlan) -> Batch:
         return Batch(self.x[plan.rows], self.y[plan.rows], plan.mask, plan.key)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from fedflat.core.local_training import SGD
 from fedflat.core.method import Method
 from fedflat.core.task import Batch
-from fedflat.data.feed import Plan
+from fedflat.data.batches import BatchPlan
 from fedflat.engine.rounds import Trial, play
 from fedflat.engine.sequential import Sequential
 
@@ -38,12 +38,12 @@ class Rows:
     def lengths(self, seeds: Sequence[int], round: int, clients: Sequence[int], exchange: int = 0) -> list[int]:
         return [self.steps[client] for client in clients]
 
-    def plan(self, seeds: Sequence[int], round: int, clients: Sequence[int], exchange: int = 0) -> Plan:
+    def plan(self, seeds: Sequence[int], round: int, clients: Sequence[int], exchange: int = 0) -> BatchPlan:
         (client,) = clients
         rows = torch.full((1, self.steps[client], 1), client)
-        return Plan(rows, torch.ones_like(rows, dtype=torch.bool), rows)
+        return BatchPlan(rows, torch.ones_like(rows, dtype=torch.bool), rows)
 
-    def batch(self, plan: Plan) -> Batch:
+    def batch(self, plan: BatchPlan) -> Batch:
         return Batch(self.x[int(plan.rows[0])], plan.rows, plan.mask, plan.key)
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from fedflat.core.method import Method
 from fedflat.core.state import state_tensors
 from fedflat.core.task import Batch, Task
-from fedflat.data.feed import Plan
+from fedflat.data.batches import BatchPlan
 from fedflat.engine.bench import Bench
 from fedflat.engine.graph import trace
 
@@ -64,12 +64,12 @@ class TheOtherWayRound(Keeper):
 def _step(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also the step of a GPU, which writes over its inputs, without its compiler."""
 
-    def traced(self: Bench, plan: Plan) -> None:
+    def traced(self: Bench, plan: BatchPlan) -> None:
         self._step = trace(self._in_place, self.carry, self.message, self.lr, plan)
         self._reads = [True] * len(state_tensors(self.message))
 
     def tick(self: Bench, time: int) -> None:
-        self._step(self.carry, self.message, self.lr, Plan(*(t[time] for t in self._plan)))
+        self._step(self.carry, self.message, self.lr, BatchPlan(*(t[time] for t in self._plan)))
 
     if request.param == "in place":
         monkeypatch.setattr(Bench, "_trace", traced)

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from fedflat.core.local_training import SGD
 from fedflat.core.method import Method
 from fedflat.core.task import Task
+from fedflat.data.batches import ClientBatches
 from fedflat.data.dataset import Dataset
-from fedflat.data.feed import Feed
 from fedflat.engine import ENGINES
 from fedflat.engine.rounds import Trial, play
 
@@ -44,14 +44,14 @@ def params(dtype: torch.dtype = torch.float64, seed: int = 0) -> Tensor:
     return 0.5 * torch.randn(35, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
 
 
-def feed(sizes: Sequence[int] = RAGGED, batch_size: int = 4, dtype: torch.dtype = torch.float64) -> Feed:
+def feed(sizes: Sequence[int] = RAGGED, batch_size: int = 4, dtype: torch.dtype = torch.float64) -> ClientBatches:
     """Two epochs over `sizes` samples per client; every client sees its own labels most."""
     rng = np.random.default_rng(0)
     parts = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
     owner = np.repeat(np.arange(len(sizes)), sizes)
     y = torch.from_numpy(np.where(rng.random(len(owner)) < 0.7, owner % 3, rng.integers(0, 3, len(owner))))
     x = torch.from_numpy(rng.normal(size=(len(owner), 4)) + 0.5 * owner[:, None]).to(dtype)
-    return Feed(Dataset("tiny", x, y, x, y, classes=3), parts, batch_size, 2, dtype=dtype)
+    return ClientBatches(Dataset("tiny", x, y, x, y, classes=3), parts, batch_size, 2, dtype=dtype)
 
 
 def sgd(momentum: float = 0.5, dtype: torch.dtype = torch.float64) -> SGD:
@@ -62,7 +62,7 @@ def train(
     method: Method,
     engine: str = "sequential",
     rounds: range = range(4),
-    source: Feed | None = None,
+    source: ClientBatches | None = None,
     momentum: float = 0.5,
     weights: str = "examples",
     cohorts: Sequence[Sequence[int]] = COHORTS,

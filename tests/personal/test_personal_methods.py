@@ -10,8 +10,8 @@ from fedflat import Averaged, Private, ServerMomentum
 from fedflat.core.local_training import SGD, local_update
 from fedflat.core.method import Message, Method
 from fedflat.core.task import Batch, Task
+from fedflat.data.batches import ClientBatches
 from fedflat.data.dataset import Augment, Dataset
-from fedflat.data.feed import Feed
 from fedflat.engine import ENGINES
 from fedflat.engine.rounds import Trial, play
 from fedflat.errors import UserError
@@ -28,7 +28,7 @@ def problem():
     torch.manual_seed(0)
     model, n = mlp((5, 1, 1), 3).double(), sum(SIZES)
     data = Dataset("random", torch.randn(n, 5, 1, 1), torch.randint(3, (n,)), torch.zeros(1, 5), torch.zeros(1), 3)
-    feed = Feed(data, np.split(np.arange(n), np.cumsum(SIZES)[:-1]), 4, 2, Augment(), dtype=torch.float64)
+    feed = ClientBatches(data, np.split(np.arange(n), np.cumsum(SIZES)[:-1]), 4, 2, Augment(), dtype=torch.float64)
     task = Task(model)
     return task, task.flatten(dict(model.named_parameters())).detach(), feed
 

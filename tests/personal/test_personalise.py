@@ -13,7 +13,7 @@ import torch
 import fedflat as ff
 from fedflat.core.local_training import SGD, local_update
 from fedflat.core.method import Message, Method
-from fedflat.data.feed import Plan
+from fedflat.data.batches import BatchPlan
 from fedflat.engine.checkpoint import load_tensors, save_tensors
 from fedflat.engine.evaluate import evaluate
 from fedflat.errors import UserError
@@ -70,7 +70,7 @@ def test_fine_tuning_is_plain_sgd_on_the_clients_own_data(finished):
     task, params, client = finished.assembly.task, finished.trials[0].server.params, 4
     alone = Alone(finished, 2, finished.assembly.parts)
     plan = alone.feed.plan([3], 9, [client])
-    steps = [Plan(*(t[0, s][plan.mask[0, s]] for t in plan)) for s in range(plan.mask.shape[1])]
+    steps = [BatchPlan(*(t[0, s][plan.mask[0, s]] for t in plan)) for s in range(plan.mask.shape[1])]
     assert sum(int(step.mask.sum()) for step in steps) == 2 * len(finished.assembly.parts[client])
     sgd = SGD(torch.tensor(0.2), 0.5, 1e-3)
     end, *_ = local_update(Method(), task, sgd, Message(params), (), [alone.feed.batch(step) for step in steps])

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fedflat.data.partition import counts
-from fedflat.data.sources import load
+from fedflat.data.load import load_dataset
+from fedflat.data.partition import class_counts
 from fedflat.experiments.assemble import deal
 from fedflat.experiments.experiment import Experiment
 from fedflat.report.charts import COLOURS, DASHES, SYMBOLS, Chart, Curves, Grids, Line
@@ -79,8 +79,8 @@ def test_clients_and_classes_are_the_runs_partition(make_run: MakeRun) -> None:
     setting = {"clients": 7, "alpha": 0.3, "partition_seed": 3}
     found = charts(*(make_run(name, [0.5], **setting) for name in "ab"), make_run("c", [0.5], partition="iid"))
     first, second = grids(found, "clients").grids
-    data = load("digits")
-    held = counts(data.y.numpy(), deal(Experiment(**setting), data), 10)
+    data = load_dataset("digits")
+    held = class_counts(data.y.numpy(), deal(Experiment(**setting), data), 10)
     assert [[n or 0 for n in row] for row in first.z] == held.T.tolist()
     assert len(second.x) == 20
 

@@ -27,7 +27,7 @@ from fedflat.experiments.run import run
 from fedflat.methods import METHODS
 from fedflat.methods.differential_privacy import describe_privacy
 from fedflat.options import Fraction
-from fedflat.pulse import Pulse
+from fedflat.progress import LogTicker
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -100,12 +100,12 @@ def _compared(
 
 def train(experiment: Experiment, out: Path, resume: bool, label: str) -> Result:
     """Train with a live progress bar, or lines where there is no terminal, of which many processes show one."""
-    from fedflat.report.progress import Bar
+    from fedflat.progress import TrainingBar
 
     if not find_place(experiment.engine).leads:
         return run(experiment, out, resume)
-    pulse = Pulse()
-    with Bar(label, experiment.rounds) as bar:
+    pulse = LogTicker()
+    with TrainingBar(label, experiment.rounds) as bar:
 
         def watch(round: int, rows: list[dict[str, Any]]) -> None:
             bar.update(round, rows)

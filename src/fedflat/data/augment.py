@@ -15,7 +15,7 @@ from fedflat.data.dataset import Augment
 _CROP, _FLIP, _CUTOUT = purpose_key("crop"), purpose_key("flip"), purpose_key("cutout")
 
 
-def augment(
+def augment_images(
     x: Tensor,
     key: Tensor,
     spec: Augment,

@@ -8,19 +8,19 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 
-from fedflat.data.dataset import usual_partition
-from fedflat.data.partition import counts, described, split
-from fedflat.data.prepare import prepare
+from fedflat.data.dataset import default_partition
+from fedflat.data.load import CatalogueRow, list_datasets, load_dataset
+from fedflat.data.partition import class_counts, describe_partition, partition_rows
+from fedflat.data.prepare import prepare_dataset
 from fedflat.data.prepared import cache_folder
 from fedflat.data.show import picture, table
-from fedflat.data.sources import Row, available, load
 from fedflat.options import check_picture
 
 
 def prepare_command(name: str, source: Path | None = None, cache: Path | None = None) -> None:
     """Prepare a set from files at `source`, or download it."""
-    path = prepare(name, source, cache)
-    row = next(row for row in available(cache) if row.path == path)
+    path = prepare_dataset(name, source, cache)
+    row = next(row for row in list_datasets(cache) if row.path == path)
     found = f"{row.train} training and {row.test} test images, {row.classes} classes, read from {row.source}"
     Console().print(f"{name}: {found}, in {path}", highlight=False, soft_wrap=True)
 
@@ -30,13 +30,13 @@ def list_command(cache: Path | None = None) -> None:
     shown = Table(title=f"data sets in {cache_folder(cache)}", title_justify="left", box=None, padding=(0, 2, 0, 0))
     for column in ("name", "train", "test", "shape", "classes", "on disk", "from"):
         shown.add_column(column, justify="left" if column in ("name", "from") else "right", no_wrap=column == "name")
-    for row in available(cache):
+    for row in list_datasets(cache):
         shown.add_row(*_cells(row))
     hint = "(-: not prepared; prepare a set with: fedflat data prepare NAME [--from PATH])"
     Console().print(shown, hint, sep="\n", highlight=False, markup=False)
 
 
-def _cells(row: Row) -> list[str]:
+def _cells(row: CatalogueRow) -> list[str]:
     if not row.prepared:
         return [row.name, "-", "-", "-", str(row.classes), "-", "-"]
     shape = "x".join(str(n) for n in row.shape or ())
@@ -56,12 +56,12 @@ def show_command(
 ) -> None:
     """Draw how a partition spreads the classes over the clients, and print each client's size and classes."""
     check_picture(out)
-    data = load(dataset, cache)
-    partition = usual_partition(data) if partition == "auto" else partition
+    data = load_dataset(dataset, cache)
+    partition = default_partition(data) if partition == "auto" else partition
     owner = None if data.owner is None else data.owner.numpy()
     labels = data.y.numpy()
-    held = counts(labels, split(partition, labels, clients, seed, alpha, shards, owner), data.classes)
-    title = f"{data.name}, {described(partition, alpha, shards)}, {len(held)} clients"
+    held = class_counts(labels, partition_rows(partition, labels, clients, seed, alpha, shards, owner), data.classes)
+    title = f"{data.name}, {describe_partition(partition, alpha, shards)}, {len(held)} clients"
     picture(held, title, out)
     console = Console()
     console.print(table(held, title))

@@ -29,10 +29,10 @@ _ROOM = 1024  # header bytes kept free for the mean and std, which are known onl
 Tick = Callable[[int], object]
 
 
-Moments = tuple[float, ...]
+ChannelMoments = tuple[float, ...]
 
 
-class Split(NamedTuple):
+class RawSplit(NamedTuple):
     """Half a data set on its way to disk: all labels, and the images in chunks uint8 [k, c, h, w]."""
 
     labels: np.ndarray
@@ -40,11 +40,11 @@ class Split(NamedTuple):
     owner: np.ndarray | None = None
 
 
-class Source(NamedTuple):
+class RawDataset(NamedTuple):
     """What a reader found: training and test half, and the form they came in."""
 
-    train: Split
-    test: Split
+    train: RawSplit
+    test: RawSplit
     form: str
 
 
@@ -53,7 +53,7 @@ def cache_folder(cache: Path | None = None) -> Path:
     return Path(cache or os.environ.get("FEDFLAT_CACHE") or Path.home() / ".cache" / "fedflat").expanduser()
 
 
-def made(folder: Path) -> Path:
+def make_folder(folder: Path) -> Path:
     """`folder`, created where it does not exist."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -67,15 +67,20 @@ def prepared_path(name: str, cache: Path | None = None) -> Path:
     return cache_folder(cache) / f"{name}.safetensors"
 
 
-def facts(
-    name: str, classes: int, form: str, mean: Moments = (), std: Moments = (), augment: Augment | None = None
+def prepared_metadata(
+    name: str,
+    classes: int,
+    form: str,
+    mean: ChannelMoments = (),
+    std: ChannelMoments = (),
+    augment: Augment | None = None,
 ) -> dict[str, str]:
     """The metadata of a prepared file; an empty mean is measured on the training images while they are written."""
     found = {"name": name, "classes": str(classes), "source": form, "mean": json.dumps(mean), "std": json.dumps(std)}
     return found | {"augment": json.dumps((augment or Augment())._asdict())}
 
 
-def write(path: Path, source: Source, about: Mapping[str, str], tick: Tick = lambda images: None) -> None:
+def write_prepared(path: Path, source: RawDataset, about: Mapping[str, str], tick: Tick = lambda images: None) -> None:
     """Stream `source` into the prepared file at `path`; `tick` hears of the images written."""
     _check_labels(source, about)
     first = next(source.train.images, np.empty((0, 1, 1, 1), np.uint8))
@@ -92,7 +97,7 @@ def write(path: Path, source: Source, about: Mapping[str, str], tick: Tick = lam
         file.write(_header(tensors, _measured(about, histogram), room))
 
 
-def _check_labels(source: Source, about: Mapping[str, str]) -> None:
+def _check_labels(source: RawDataset, about: Mapping[str, str]) -> None:
     """Both halves have samples, and labels 0 to classes - 1."""
     for half, split in (("training", source.train), ("test", source.test)):
         if not len(split.labels):
@@ -104,7 +109,7 @@ def _check_labels(source: Source, about: Mapping[str, str]) -> None:
             )
 
 
-def _layout(train: Split, test: Split, shape: tuple[int, ...]) -> dict[str, Any]:
+def _layout(train: RawSplit, test: RawSplit, shape: tuple[int, ...]) -> dict[str, Any]:
     """Name, dtype, shape and place of each tensor; int64 first, so that all are aligned."""
     n, m = len(train.labels), len(test.labels)
     owner = {} if train.owner is None else {"owner": ("I64", [n], 8 * n)}
@@ -126,7 +131,7 @@ def _header(tensors: Mapping[str, Any], about: Mapping[str, str], room: int) -> 
 @contextmanager
 def _atomically(path: Path) -> Iterator[BinaryIO]:
     """A file under a temporary name in the same folder that takes its name only when complete."""
-    temporary = made(path.parent) / f".{path.name}.{os.getpid()}"
+    temporary = make_folder(path.parent) / f".{path.name}.{os.getpid()}"
     try:
         with open(temporary, "wb") as file:
             yield file
@@ -137,7 +142,7 @@ def _atomically(path: Path) -> Iterator[BinaryIO]:
         temporary.unlink(missing_ok=True)
 
 
-def _append(file: BinaryIO, split: Split, shape: tuple[int, ...], name: str, tick: Tick) -> np.ndarray:
+def _append(file: BinaryIO, split: RawSplit, shape: tuple[int, ...], name: str, tick: Tick) -> np.ndarray:
     """Write the images; how often each channel has each of the 256 values."""
     written, histogram = 0, np.zeros((shape[0], 256), np.int64)
     for images in split.images:
@@ -157,11 +162,11 @@ def _measured(about: Mapping[str, str], histogram: np.ndarray) -> dict[str, str]
     """`about`, with mean and std of the training pixels where it states none."""
     if json.loads(about["mean"]):
         return dict(about)
-    mean, std = moments(histogram)
+    mean, std = channel_moments(histogram)
     return {**about, "mean": json.dumps(mean), "std": json.dumps(std)}
 
 
-def moments(histogram: np.ndarray) -> tuple[Moments, Moments]:
+def channel_moments(histogram: np.ndarray) -> tuple[ChannelMoments, ChannelMoments]:
     """Mean and standard deviation per channel of pixels in [0, 1]; 1 for a constant channel, which cannot be scaled."""
     values = np.arange(256) / 255
     share = histogram / histogram.sum(1, keepdims=True)
@@ -180,7 +185,7 @@ def _opened(path: Path) -> Iterator[Any]:
         raise UserError(f"{path}: not a prepared data set ({error}); delete it and prepare the set again") from error
 
 
-def read(path: Path) -> Dataset:
+def read_prepared(path: Path) -> Dataset:
     """The prepared data set at `path`; images stay on disk until they are used."""
     with _opened(path) as file:
         about = file.metadata()
@@ -192,7 +197,7 @@ def read(path: Path) -> Dataset:
         )
 
 
-def inspect(path: Path) -> tuple[dict[str, str], dict[str, list[int]]]:
+def inspect_prepared(path: Path) -> tuple[dict[str, str], dict[str, list[int]]]:
     """Metadata of the prepared file and the shape of each of its tensors."""
     with _opened(path) as file:
         if not {"name", "classes", "source"} <= set(file.metadata() or ()):

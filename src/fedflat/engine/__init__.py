@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from fedflat.core.method import Method
 from fedflat.core.task import Task
-from fedflat.data.feed import Source
+from fedflat.data.batches import BatchSource
 from fedflat.engine.batched import Batched
 from fedflat.engine.contract import Engine
 from fedflat.engine.sequential import Sequential
 
-ENGINES: dict[str, Callable[[Method, Task, Source], Engine]] = {"sequential": Sequential, "batched": Batched}
+ENGINES: dict[str, Callable[[Method, Task, BatchSource], Engine]] = {"sequential": Sequential, "batched": Batched}

@@ -13,7 +13,7 @@ from fedflat.core.local_training import SGD, LocalState, finish_local_training
 from fedflat.core.method import Method
 from fedflat.core.state import send_to_device, tree_map
 from fedflat.core.task import Task
-from fedflat.data.feed import Plan, Source
+from fedflat.data.batches import BatchPlan, BatchSource
 from fedflat.engine.bench import Bench, Work
 from fedflat.engine.contract import Job, Trained, summarise
 from fedflat.engine.packing import choose_lanes, schedule
@@ -23,7 +23,7 @@ from fedflat.kernels.layers import use_lane_ops
 class Batched:
     """Trains all clients of a round, and all seeds, as lanes of one step."""
 
-    def __init__(self, method: Method, task: Task, source: Source, lanes: int | None = None) -> None:
+    def __init__(self, method: Method, task: Task, source: BatchSource, lanes: int | None = None) -> None:
         self.method, self.source, self.lanes = method, source, lanes
         self.task = Task(use_lane_ops(task.model), task.compute)
         self._bench: Bench | None = None
@@ -51,7 +51,7 @@ class Batched:
         assert self.lanes is not None
         return self.lanes
 
-    def _bench_for(self, work: Work, plan: Plan, sgd: SGD) -> Bench:
+    def _bench_for(self, work: Work, plan: BatchPlan, sgd: SGD) -> Bench:
         """The lanes, made at the first round."""
         if self._bench is None:
             assert self.lanes is not None

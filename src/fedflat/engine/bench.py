@@ -14,7 +14,7 @@ from fedflat.core.local_training import SGD, LocalState, local_step, start_local
 from fedflat.core.method import Method
 from fedflat.core.state import send_to_device, state_tensors, tree_map
 from fedflat.core.task import Task
-from fedflat.data.feed import Plan, Source
+from fedflat.data.batches import BatchPlan, BatchSource
 from fedflat.engine.contract import Job
 from fedflat.engine.graph import WARM_UP, capture, trace
 from fedflat.engine.packing import Schedule
@@ -34,7 +34,7 @@ class Bench:
     """The lanes' tensors, which stay from round to round, and the step that works on them."""
 
     def __init__(
-        self, method: Method, task: Task, source: Source, lanes: int, work: Work, plan: Plan, sgd: SGD
+        self, method: Method, task: Task, source: BatchSource, lanes: int, work: Work, plan: BatchPlan, sgd: SGD
     ) -> None:
         self.method, self.task, self.source = method, task, source
         zeros = [0] * lanes
@@ -43,10 +43,10 @@ class Bench:
         self.carry = self.carry._replace(w=self.carry.w.clone())
         self.lr = sgd.lr.clone()
         self.momentum, self.weight_decay = sgd.momentum, sgd.weight_decay
-        self._trace(Plan(*(t[zeros, 0] for t in plan)))
+        self._trace(BatchPlan(*(t[zeros, 0] for t in plan)))
         self._capacity = 0
 
-    def _trace(self, plan: Plan) -> None:
+    def _trace(self, plan: BatchPlan) -> None:
         """The step as plain operations; on a GPU compiled to work in place."""
         inputs = (self.carry, self.message, self.lr, plan)
         graph = trace(self._in_place if self.lr.is_cuda else self._advance, *inputs)
@@ -57,17 +57,17 @@ class Bench:
             self.clock = torch.zeros(1, dtype=torch.int64, device=self.lr.device)
             self._step = torch.compile(graph, fullgraph=True, dynamic=False)
 
-    def _advance(self, carry: LocalState, message: Any, lr: Tensor, plan: Plan) -> LocalState:
+    def _advance(self, carry: LocalState, message: Any, lr: Tensor, plan: BatchPlan) -> LocalState:
         """One step of every lane."""
         sgd = SGD(lr, self.momentum, self.weight_decay)
         step = vmap(lambda c, b, m: local_step(self.method, self.task, sgd, c, b, m))
         return _apart(step(carry, self.source.batch(plan), message), carry, (message, lr, plan))
 
-    def _in_place(self, carry: LocalState, message: Any, lr: Tensor, plan: Plan) -> None:
+    def _in_place(self, carry: LocalState, message: Any, lr: Tensor, plan: BatchPlan) -> None:
         """One step of every lane, written over the carry."""
         tree_map(torch.Tensor.copy_, carry, self._advance(carry, message, lr, plan))
 
-    def play(self, work: Work, plan: Plan, table: Schedule, sgd: SGD) -> tuple[Tensor, Any]:
+    def play(self, work: Work, plan: BatchPlan, table: Schedule, sgd: SGD) -> tuple[Tensor, Any]:
         """All steps of a round; returns each item's end of training and state."""
         self._load(plan, table)
         self.lr.copy_(sgd.lr)
@@ -85,7 +85,7 @@ class Bench:
                 self._tick(time)
         return ends, states
 
-    def _load(self, plan: Plan, table: Schedule) -> None:
+    def _load(self, plan: BatchPlan, table: Schedule) -> None:
         """Lay the round's plan out by time and lane."""
         device, steps = self.lr.device, len(table.item)
         item, step = (send_to_device(t, device) for t in (table.item, table.step))
@@ -96,20 +96,20 @@ class Bench:
         if device.type == "cuda":
             self.clock.zero_()
 
-    def _reserve(self, steps: int, plan: Plan) -> None:
+    def _reserve(self, steps: int, plan: BatchPlan) -> None:
         """Room for `steps` steps; on a GPU the step is captured anew when the room moves."""
         if steps <= self._capacity:
             return
         self._capacity = max(steps, 2 * self._capacity, WARM_UP + 1)
         lanes, batch = len(self.carry.w), plan.rows.shape[-1]
-        self._plan = Plan(*(t.new_zeros(self._capacity, lanes, batch) for t in plan))
+        self._plan = BatchPlan(*(t.new_zeros(self._capacity, lanes, batch) for t in plan))
         if self.lr.is_cuda:
             self.clock.zero_()
             self._replay = capture(self._timed_step)
 
     def _timed_step(self) -> None:
         """One step at the time on the device's own clock."""
-        plan = Plan(*(t.index_select(0, self.clock)[0] for t in self._plan))
+        plan = BatchPlan(*(t.index_select(0, self.clock)[0] for t in self._plan))
         self._step(self.carry, self.message, self.lr, plan)
         self.clock.add_(1)
 
@@ -117,7 +117,7 @@ class Bench:
         """One step of every lane."""
         if self.lr.is_cuda:
             return self._replay()
-        new = self._step(self.carry, self.message, self.lr, Plan(*(t[time] for t in self._plan)))
+        new = self._step(self.carry, self.message, self.lr, BatchPlan(*(t[time] for t in self._plan)))
         self.carry = tree_map(torch.Tensor.contiguous, new)  # a constant comes as one element seen many times
 
     def _put_aside(self, move: Move, ends: Tensor, states: Any) -> None:

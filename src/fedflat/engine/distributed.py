@@ -15,7 +15,7 @@ from fedflat.core.local_training import finish_local_training, start_local_train
 from fedflat.core.method import Cohort, Method
 from fedflat.core.state import pack_state, rows_to_states, send_to_device, states_to_rows, tree_map
 from fedflat.core.task import Task
-from fedflat.data.feed import Source
+from fedflat.data.batches import BatchSource
 from fedflat.engine.batched import Batched
 from fedflat.engine.contract import Job, Trained
 from fedflat.engine.guests import Desk, Item, fetch, give_back, home, journeys
@@ -38,7 +38,7 @@ class Distributed:
     in the cohort's order: nothing but measurements wants single models, and they would have to travel.
     """
 
-    def __init__(self, method: Method, task: Task, source: Source, world: World) -> None:
+    def __init__(self, method: Method, task: Task, source: BatchSource, world: World) -> None:
         self.method, self.source, self.world = method, source, world
         self.share = Batched(method, task, source)
 

@@ -23,7 +23,7 @@ from torch import Tensor
 from fedflat.core.method import Method
 from fedflat.core.state import count_bytes
 from fedflat.core.task import Batch, Task
-from fedflat.data.feed import Feed
+from fedflat.data.batches import ClientBatches
 from fedflat.engine.evaluate import BATCH
 from fedflat.errors import UserError
 
@@ -55,7 +55,7 @@ class Needs(NamedTuple):
 def needs(
     method: Method,
     task: Task,
-    feed: Feed,
+    feed: ClientBatches,
     params: Tensor,
     lanes: int,
     trials: Sequence[tuple[int, int]],
@@ -76,7 +76,7 @@ def free_memory(device: torch.device) -> int:
     return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
 
 
-def activations(task: Task, feed: Feed, params: Tensor) -> int:
+def activations(task: Task, feed: ClientBatches, params: Tensor) -> int:
     """Bytes that the gradient of one sample keeps and makes: what autograd saves, twice.
 
     Asked of two samples, since layers that normalise over the batch refuse a single one.

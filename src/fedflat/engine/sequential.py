@@ -10,14 +10,14 @@ from fedflat.core.local_training import local_update
 from fedflat.core.method import Method
 from fedflat.core.state import stack_states, tree_map
 from fedflat.core.task import Batch, Task
-from fedflat.data.feed import Plan, Source
+from fedflat.data.batches import BatchPlan, BatchSource
 from fedflat.engine.contract import Job, Trained, summarise
 
 
 class Sequential:
     """Calls `local_update` for each client in turn."""
 
-    def __init__(self, method: Method, task: Task, source: Source) -> None:
+    def __init__(self, method: Method, task: Task, source: BatchSource) -> None:
         self.method, self.task, self.source = method, task, source
 
     def prepare(self, rounds: Sequence[Sequence[int]]) -> None:
@@ -41,9 +41,9 @@ class Sequential:
         return batches(self.source, job.seed, job.round, client, job.exchange)
 
 
-def batches(source: Source, seed: int, round: int, client: int, exchange: int) -> Iterator[Batch]:
+def batches(source: BatchSource, seed: int, round: int, client: int, exchange: int) -> Iterator[Batch]:
     """One client's batches, the last of an epoch as short as it is."""
     plan = source.plan([seed], round, [client], exchange)
     for rows, mask, key in zip(plan.rows[0], plan.mask[0], plan.key[0], strict=True):
         if mask.any():
-            yield source.batch(Plan(rows[mask], mask[mask], key[mask]))
+            yield source.batch(BatchPlan(rows[mask], mask[mask], key[mask]))

@@ -12,11 +12,10 @@ from torch import Tensor, nn
 
 from fedflat.core.task import Batch, Task, check_model_output
 from fedflat.data.augment import normalise
-from fedflat.data.dataset import Augment, Dataset, usual_partition
-from fedflat.data.feed import Feed
-from fedflat.data.holdout import hold_out
-from fedflat.data.partition import split
-from fedflat.data.sources import load
+from fedflat.data.batches import ClientBatches
+from fedflat.data.dataset import Augment, Dataset, default_partition, hold_out
+from fedflat.data.load import load_dataset
+from fedflat.data.partition import partition_rows
 from fedflat.engine import ENGINES
 from fedflat.engine.contract import Engine
 from fedflat.engine.distributed import Distributed
@@ -37,7 +36,7 @@ class Assembly(NamedTuple):
 
     dataset: Dataset
     parts: list[np.ndarray]
-    feed: Feed
+    feed: ClientBatches
     task: Task
     starts: list[Tensor]  # initial parameters, one per seed
 
@@ -65,7 +64,7 @@ def assemble(experiment: Experiment, dataset: Dataset | None = None, parts: list
         keep_freed_memory()
     largest = max(len(part) for part in parts) or experiment.batch_size  # a federation's server holds none
     batch_size = min(experiment.batch_size, largest)
-    feed = Feed(dataset, parts, batch_size, experiment.local_epochs, _augment(experiment, dataset), device)
+    feed = ClientBatches(dataset, parts, batch_size, experiment.local_epochs, _augment(experiment, dataset), device)
     models = [_model(experiment, dataset, seed) for seed in experiment.seeds]
     task = Task(models[0], set_precision(experiment.precision, device))
     _check_buffers(models)
@@ -84,7 +83,7 @@ def _check_buffers(models: Sequence[nn.Module]) -> None:
             raise UserError(f"--model: buffer '{name}' is another for every seed; draw only parameters at random")
 
 
-def _samples(feed: Feed) -> Batch:
+def _samples(feed: ClientBatches) -> Batch:
     """Two samples: layers that normalise over the batch refuse a single one."""
     x = normalise(feed.x[:2], feed.dataset.mean, feed.dataset.std, feed.dtype)
     return Batch(x, feed.y[:2], torch.ones_like(feed.y[:2], dtype=torch.bool), None)
@@ -93,7 +92,7 @@ def _samples(feed: Feed) -> Batch:
 def dataset_of(experiment: Experiment) -> Dataset:
     """The data that an experiment names, or brings."""
     given = experiment.dataset
-    return hold_out(given if isinstance(given, Dataset) else load(given), experiment.validation)
+    return hold_out(given if isinstance(given, Dataset) else load_dataset(given), experiment.validation)
 
 
 def pick_device(name: str) -> torch.device:
@@ -115,8 +114,8 @@ def set_precision(name: str, device: torch.device) -> torch.dtype | None:
 def deal(experiment: Experiment, dataset: Dataset) -> list[np.ndarray]:
     """Each client's rows."""
     owner = None if dataset.owner is None else dataset.owner.numpy()
-    return split(
-        usual_partition(dataset) if experiment.partition == "auto" else experiment.partition,
+    return partition_rows(
+        default_partition(dataset) if experiment.partition == "auto" else experiment.partition,
         dataset.y.numpy(),
         experiment.clients,
         experiment.partition_seed,

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from fedflat.data.feed import Feed
+from fedflat.data.batches import ClientBatches
 from fedflat.engine.contract import Engine, Job, States
 from fedflat.engine.folder import RunFolder
 from fedflat.engine.memory import explained
@@ -81,7 +81,7 @@ def _joint(assemblies: Sequence[Assembly]) -> Assembly:
     feeds, parts = [a.feed for a in assemblies], [part for a in assemblies for part in a.parts]
     names = np.concatenate([np.arange(len(a.parts)) for a in assemblies]).tolist()
     first, batch_size = feeds[0], max(feed.batch_size for feed in feeds)
-    feed = Feed(first.dataset, parts, batch_size, first.epochs, first.spec, first.y.device, names=names)
+    feed = ClientBatches(first.dataset, parts, batch_size, first.epochs, first.spec, first.y.device, names=names)
     return assemblies[0]._replace(parts=parts, feed=feed)
 
 

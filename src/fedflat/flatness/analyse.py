@@ -18,7 +18,7 @@ from fedflat.flatness.measures import MEASURES, Case, Measured, measure_barrier
 from fedflat.flatness.settings import Settings
 from fedflat.flatness.subject import Subject
 from fedflat.options import check
-from fedflat.pulse import Pulse
+from fedflat.progress import LogTicker
 from fedflat.report.runs import expand
 
 
@@ -45,7 +45,7 @@ def analyse(
     done = Analysed({subject.name: {} for subject in subjects}, problems)
     if "barrier" in settings.what and len(subjects) < 2:
         problems.append("barrier: it lies between runs, and there is only one")
-    pulse = Pulse()
+    pulse = LogTicker()
     for subject, following in pairwise([*subjects, None]):
         assert subject
         for job in _jobs(subject, following, subjects):

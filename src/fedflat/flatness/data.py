@@ -14,7 +14,7 @@ from torch.func import grad_and_value, vmap
 from fedflat.core.random import hash_words, purpose_key
 from fedflat.core.task import Batch, Task
 from fedflat.flatness.precision import full_precision
-from fedflat.flatness.progress import each
+from fedflat.progress import with_bar
 
 BATCH = 1000  # samples per pass: second derivatives of the FedAvg CNN then take about 3 GB
 
@@ -140,5 +140,5 @@ def losses_in_plane(
     """F(origin + Σ_k coordinates[g, k] · directions[k]) for each g; points are formed a few at a time."""
     if origin.is_cuda and not looks_across(task.model):  # a GPU is busy only with many samples
         data = data.coarse()
-    parts = each(coordinates.to(origin).split(data.lanes()), f"{data.label} {what}")
+    parts = with_bar(coordinates.to(origin).split(data.lanes()), f"{data.label} {what}")
     return torch.cat([losses(task, origin + (part[..., None] * directions).sum(1), data) for part in parts])

@@ -12,7 +12,7 @@ from fedflat.core.task import Task
 from fedflat.core.vectors import norm, unit
 from fedflat.flatness.data import Data, join, loss_and_gradient
 from fedflat.flatness.noise import gaussian
-from fedflat.flatness.progress import each
+from fedflat.progress import with_bar
 
 
 class Sharpness(NamedTuple):
@@ -72,7 +72,7 @@ def discrepancy(
     """
     label = f"{own[0].label} discrepancy"
     here = sharpness(task, w, join(own, sizes, label), rho, steps, seed)
-    pairs = each(list(zip(ends, own, strict=True)), label)
+    pairs = with_bar(list(zip(ends, own, strict=True)), label)
     there = [sharpness(task, end, data, rho, steps, seed) for end, data in pairs]
     at_w = torch.stack([loss_and_gradient(task, w, data)[1] for data in own])
     return _compare(w, ends, torch.tensor(sizes).to(w) / sum(sizes), here, there, at_w, rho)

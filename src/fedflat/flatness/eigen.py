@@ -13,7 +13,7 @@ from fedflat.core.vectors import norm
 from fedflat.errors import UserError
 from fedflat.flatness.hessian import Hessian
 from fedflat.flatness.noise import uniforms
-from fedflat.flatness.progress import bar, each
+from fedflat.progress import counting_bar, with_bar
 
 Pairs = tuple[np.ndarray, np.ndarray]  # values [k], vectors [P, k]
 
@@ -47,7 +47,7 @@ def largest(hessian: Hessian, k: int = 5, tolerance: float = 1e-4, seed: int = 0
 def _lanczos(hessian: Hessian, k: int, tolerance: float, seed: int) -> Pairs:
     """k pairs that none exceeds: Lanczos may miss copies of an eigenvalue, so it looks again beside what it found."""
     starts = (uniforms(hessian.w, seed, "lanczos", turn).cpu().numpy() for turn in range(k))
-    with bar(f"{hessian.data.label} eigenvalues") as advance:
+    with counting_bar(f"{hessian.data.label} eigenvalues") as advance:
         operator = hessian.operator(advance)
         values, vectors = _solve(operator, k, tolerance, next(starts))
         rounding = 100 * np.finfo(operator.dtype).eps * abs(values).max()
@@ -102,7 +102,7 @@ def power(hessian: Hessian, k: int = 5, steps: int = 20, tolerance: float = 1e-4
     """
     values: list[Tensor] = []
     vectors = hessian.w.new_empty(0, hessian.size)
-    for j in each(range(min(k, hessian.size)), f"{hessian.data.label} power iteration"):
+    for j in with_bar(range(min(k, hessian.size)), f"{hessian.data.label} power iteration"):
         value, vector = _dominant(hessian, values, vectors, steps, tolerance, uniforms(hessian.w, seed, "power", j))
         values, vectors = [*values, value], torch.cat([vectors, vector[None]])
     return Eigen(torch.stack(values), vectors)

@@ -11,7 +11,7 @@ from torch import Tensor
 from fedflat.core.task import Task
 from fedflat.flatness.data import Data, loss, losses
 from fedflat.flatness.noise import gaussian
-from fedflat.flatness.progress import each
+from fedflat.progress import with_bar
 
 
 class LowPass(NamedTuple):
@@ -30,7 +30,7 @@ def low_pass(task: Task, w: Tensor, data: Data, sigma: float = 0.01, draws: int 
     """
     count = max(1, draws // 2)
     values = []
-    for numbers in each(torch.arange(count).split(max(1, data.lanes() // 2)), f"{data.label} low-pass filter"):
+    for numbers in with_bar(torch.arange(count).split(max(1, data.lanes() // 2)), f"{data.label} low-pass filter"):
         noise = torch.stack([sigma * gaussian(w, seed, "low pass", n) for n in numbers.tolist()])
         values.append(losses(task, torch.cat([w + noise, w - noise]), data).view(2, -1).mean(0))
     pairs = torch.cat(values).double().cpu()

@@ -11,7 +11,7 @@ from torch import Tensor
 from fedflat.core.vectors import norm
 from fedflat.flatness.hessian import Hessian, check_finite
 from fedflat.flatness.noise import signs
-from fedflat.flatness.progress import each
+from fedflat.progress import with_bar
 
 
 class Trace(NamedTuple):
@@ -29,7 +29,7 @@ def trace(hessian: Hessian, probes: int = 10, seed: int = 0) -> Trace:
     if hessian.size <= probes:
         return Trace(float(hessian.matrix().trace()), 0.0)
     values = []
-    for number in each(range(probes), f"{hessian.data.label} trace"):
+    for number in with_bar(range(probes), f"{hessian.data.label} trace"):
         v = signs(hessian.w, seed, "trace", number)
         values.append(v @ hessian.apply(v))
     return _mean(torch.stack(values).double())
@@ -63,7 +63,7 @@ def spectrum(hessian: Hessian, probes: int = 5, steps: int = 40, seed: int = 0) 
     every polynomial of degree < 2 · steps exactly over the spectrum as v sees it; the mean over v is the estimate.
     """
     found = []
-    for number in each(range(probes), f"{hessian.data.label} spectrum"):
+    for number in with_bar(range(probes), f"{hessian.data.label} spectrum"):
         diagonal, beside = tridiagonal(hessian, signs(hessian.w, seed, "spectrum", number), steps)
         matrix = torch.diag(diagonal) + torch.diag(beside, 1) + torch.diag(beside, -1)
         nodes, vectors = torch.linalg.eigh(matrix)

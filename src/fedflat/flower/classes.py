@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from fedflat.data.dataset import Dataset
-from fedflat.data.folders import subfolder
+from fedflat.data.image_files import find_subfolder
 from fedflat.errors import UserError
 
 
@@ -33,5 +33,5 @@ def _folders(source: object) -> list[str]:
     kind, _, path = source.partition(":") if isinstance(source, str) else ("", "", "")
     if kind != "folder":
         return []
-    train = subfolder(Path(path).expanduser().resolve(), "train")
+    train = find_subfolder(Path(path).expanduser().resolve(), "train")
     return sorted(entry.name for entry in train.iterdir() if entry.is_dir() and not entry.name.startswith("."))

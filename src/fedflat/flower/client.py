@@ -14,7 +14,7 @@ from torch import Tensor
 from fedflat.core.local_training import SGD, local_update
 from fedflat.core.state import pack_state, unpack_state
 from fedflat.data.dataset import Dataset
-from fedflat.data.sources import load
+from fedflat.data.load import load_dataset
 from fedflat.engine.sequential import batches
 from fedflat.errors import UserError
 from fedflat.experiments.assemble import Assembly, assemble
@@ -60,7 +60,7 @@ def prepare(experiment: Experiment, node: Mapping[str, Any], order: Order) -> No
 
 def _agreed(source: str, order: Order) -> Dataset:
     """The node's data, labelled and normalised as all others' are; refused where the model could not take them."""
-    own = renumbered(load(source), source, order.names)
+    own = renumbered(load_dataset(source), source, order.names)
     if kind(own) != order.samples:
         raise UserError(f"--node-config data: samples are {kind(own)}, the federation's are {order.samples}")
     if int(own.y.max()) >= order.classes:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from fedflat.data.sets import SETS
+from fedflat.data.catalogue import DATASETS
 from fedflat.errors import UserError
 from fedflat.experiments.config import from_dict, to_dict
 from fedflat.experiments.experiment import Experiment
@@ -31,7 +31,7 @@ def experiment(cell: Cell, **changes: Any) -> Experiment:
 
 def elsewhere(cell: Cell, dataset: str) -> dict[str, Any]:
     """What changes for a quick try on another data set: its own model, and fewer clients where it is small."""
-    small = {} if dataset in SETS else {"clients": 20, "cohort": min(cell.setting["cohort"], 5)}
+    small = {} if dataset in DATASETS else {"clients": 20, "cohort": min(cell.setting["cohort"], 5)}
     return {"dataset": dataset, "model": "auto", **small}
 
 
@@ -86,4 +86,4 @@ def training(cell: Cell) -> Cell:
 def chance(cell: Cell) -> float:
     """Accuracy of guessing, in percent."""
     dataset = cell.setting["dataset"]
-    return 100 / (SETS[dataset].classes if dataset in SETS else 10)
+    return 100 / (DATASETS[dataset].classes if dataset in DATASETS else 10)

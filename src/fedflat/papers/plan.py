@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from fedflat.data.catalogue import DATASETS
 from fedflat.data.prepared import prepared_path
-from fedflat.data.sets import SETS
 from fedflat.experiments.config import dump
 from fedflat.experiments.experiment import Experiment
 from fedflat.methods.fedavg import FedAvg
@@ -87,7 +87,7 @@ class Job(NamedTuple):
 def prepared(cell: Cell, dataset: str | None = None) -> bool:
     """Whether the data of a cell are here."""
     name = dataset or cell.setting["dataset"]
-    return name not in SETS or prepared_path(name).exists()
+    return name not in DATASETS or prepared_path(name).exists()
 
 
 def missing_seeds(cells: Sequence[Cell], stored: Stored, request: Request) -> tuple[int, ...]:

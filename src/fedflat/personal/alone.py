@@ -12,7 +12,7 @@ from torch import Tensor
 from fedflat.core.local_training import SGD
 from fedflat.core.method import Message, Method
 from fedflat.core.state import ClientStore
-from fedflat.data.feed import Feed
+from fedflat.data.batches import ClientBatches
 from fedflat.engine import ENGINES
 from fedflat.engine.contract import Job
 from fedflat.experiments.assemble import pick_engine
@@ -25,7 +25,7 @@ class Alone:
     def __init__(self, run: Finished, epochs: int, parts: Sequence[np.ndarray]) -> None:
         here, experiment = run.assembly.feed, run.experiment
         data = dataclasses.replace(here.dataset, x=here.x, y=here.y)  # already on the device
-        self.feed = Feed(data, parts, experiment.batch_size, epochs, here.spec, here.y.device, here.dtype)
+        self.feed = ClientBatches(data, parts, experiment.batch_size, epochs, here.spec, here.y.device, here.dtype)
         engine = pick_engine(experiment, run.assembly.task, self.feed.y.device)
         self.engine = ENGINES[engine](Method(), run.assembly.task, self.feed)
         self.experiment = experiment

@@ -20,7 +20,7 @@ from fedflat.personal.alone import Alone, local_only, rounds_alone
 from fedflat.personal.finished import Finished, read_again
 from fedflat.personal.neighbours import accuracy, choose_weight, mix, predictions
 from fedflat.personal.samples import Samples
-from fedflat.pulse import Pulse
+from fedflat.progress import LogTicker
 
 TOGETHER = 10  # clients whose models are held at a time
 
@@ -78,7 +78,7 @@ def personalise(
 
 def _told(measured: Iterable[Measured], total: int) -> Iterator[Measured]:
     """The same, with lines where there is no terminal for the bar."""
-    pulse = Pulse()
+    pulse = LogTicker()
     for number, each in enumerate(measured, 1):
         pulse.tell(f"personalising: {number} of {total}, client {each.client} of seed {each.seed}")
         yield each

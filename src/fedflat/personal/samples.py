@@ -9,7 +9,7 @@ from torch import Tensor
 from fedflat.core.random import hash_words, purpose_key
 from fedflat.core.task import Batch
 from fedflat.data.augment import normalise
-from fedflat.data.partition import aligned_test, counts
+from fedflat.data.partition import class_counts, matching_test_rows
 from fedflat.personal.finished import Finished
 
 
@@ -21,7 +21,7 @@ class Samples:
         data = run.assembly.dataset
         self._test = self.feed.test()
         self._labels = self._test.y.cpu().numpy()
-        mixes = counts(data.y.numpy(), self.all, data.classes)
+        mixes = class_counts(data.y.numpy(), self.all, data.classes)
         self._aligned = [self._test_rows(client, mix) for client, mix in enumerate(mixes)]
         split = [self._hold_out(client) for client in range(len(self.all))]
         self.kept, self.held = [kept for kept, _ in split], [held for _, held in split]
@@ -42,7 +42,7 @@ class Samples:
         return Batch(x, self.feed.y[pick], torch.ones_like(pick, dtype=torch.bool), None)
 
     def _test_rows(self, client: int, mix: np.ndarray) -> np.ndarray:
-        return aligned_test(self._labels, mix, int(self._key("personal test", client)))
+        return matching_test_rows(self._labels, mix, int(self._key("personal test", client)))
 
     def _hold_out(self, client: int) -> tuple[np.ndarray, np.ndarray]:
         """The client's rows without and with a random fifth of them, which is one row at least unless that is all."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedflat.core.task import Batch, Task
-from fedflat.data.feed import Feed
+from fedflat.data.batches import ClientBatches
 from fedflat.engine.contract import Job, Trained
 from fedflat.engine.rounds import Trial
 from fedflat.errors import UserError
@@ -22,7 +22,7 @@ from fedflat.probes.sight import Sight, Value
 class Lookout:
     """The probes of one experiment. From the beginning to the end of a round that they measure, it holds its models."""
 
-    def __init__(self, experiment: Experiment, task: Task, feed: Feed, test: Batch) -> None:
+    def __init__(self, experiment: Experiment, task: Task, feed: ClientBatches, test: Batch) -> None:
         self.experiment = experiment
         self._setting = (experiment.method, task, feed, test)
         self._before: list[Any] = []  # the servers' states, empty where no probe looks

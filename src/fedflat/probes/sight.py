@@ -10,7 +10,7 @@ from torch import Tensor
 from fedflat.core.method import Method
 from fedflat.core.state import tree_map
 from fedflat.core.task import Batch, Task
-from fedflat.data.feed import Feed
+from fedflat.data.batches import ClientBatches
 from fedflat.engine.contract import Job
 from fedflat.engine.sequential import batches
 
@@ -20,7 +20,7 @@ class Sight(NamedTuple):
 
     method: Method
     task: Task
-    feed: Feed
+    feed: ClientBatches
     test: Batch
     before: Any  # the server's state before the round
     after: Any  # and after it

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fedflat.data.partition import counts, described
+from fedflat.data.partition import class_counts, describe_partition
 from fedflat.errors import UserError
 from fedflat.experiments.assemble import dataset_of, deal
 from fedflat.experiments.config import from_dict
@@ -37,11 +37,11 @@ def _grid(config: dict[str, Any]) -> Grid:
     setting.check()
     setting.check_named()
     data = dataset_of(setting)
-    held = counts(data.y.numpy(), deal(setting, data), data.classes)
+    held = class_counts(data.y.numpy(), deal(setting, data), data.classes)
     cut = f", first {SHOWN} of {len(held)} clients" if len(held) > SHOWN else ""
     partition = meaning(data).partition if setting.partition == "auto" else setting.partition
     held_out = f", validation {setting.validation:g}" if setting.validation else ""
-    name = f"{data.name}, {described(partition, setting.alpha, setting.shards)}{held_out}{cut}"
+    name = f"{data.name}, {describe_partition(partition, setting.alpha, setting.shards)}{held_out}{cut}"
     few = held[:SHOWN].T
     return Grid(name, [*range(few.shape[1])], [*range(len(few))], [[n or None for n in row] for row in few.tolist()])
 

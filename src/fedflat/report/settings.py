@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from fedflat.data.dataset import Dataset, usual_partition
-from fedflat.data.sources import load
+from fedflat.data.dataset import Dataset, default_partition
+from fedflat.data.load import load_dataset
 from fedflat.errors import UserError
 from fedflat.experiments.assemble import suitable
 from fedflat.experiments.experiment import Setting
@@ -59,14 +59,14 @@ def settings_of(runs: Sequence[Run]) -> list[Settings]:
 def form_of(dataset: str) -> Form:
     """What `auto` means for a data set; still auto where the data are not on this machine."""
     try:
-        return meaning(load(dataset))
+        return meaning(load_dataset(dataset))
     except (UserError, OSError, ValueError):
         return Form("auto", "auto")
 
 
 def meaning(data: Dataset) -> Form:
     """What `auto` means for these data."""
-    return Form(usual_partition(data), suitable(data.shape))
+    return Form(default_partition(data), suitable(data.shape))
 
 
 def _settings(run: Run, forms: Mapping[str, Form]) -> Settings:

@@ -12,11 +12,11 @@ from torch import Tensor
 from fedflat.core.random import hash_words, purpose_key
 from fedflat.core.state import send_to_device
 from fedflat.core.task import Batch
-from fedflat.data.augment import augment, normalise
+from fedflat.data.augment import augment_images, normalise
 from fedflat.data.dataset import Augment, Dataset
 
 
-class Plan(NamedTuple):
+class BatchPlan(NamedTuple):
     """Row numbers, mask and random key of every sample of every step; real steps of a client come first."""
 
     rows: Tensor
@@ -24,23 +24,23 @@ class Plan(NamedTuple):
     key: Tensor
 
 
-class Source(Protocol):
+class BatchSource(Protocol):
     """Where engines get batches from."""
 
     def lengths(self, seeds: Sequence[int], round: int, clients: Sequence[int], exchange: int) -> list[int]:
         """How many steps each client takes in this round."""
         ...
 
-    def plan(self, seeds: Sequence[int], round: int, clients: Sequence[int], exchange: int) -> Plan:
+    def plan(self, seeds: Sequence[int], round: int, clients: Sequence[int], exchange: int) -> BatchPlan:
         """The steps of each client under its trial's seed, [clients, steps, batch]."""
         ...
 
-    def batch(self, plan: Plan) -> Batch:
+    def batch(self, plan: BatchPlan) -> Batch:
         """The samples of (a slice of) a plan."""
         ...
 
 
-class Feed:
+class ClientBatches:
     """A data set split over clients, on one device.
 
     The order of a client's samples in an epoch is the order of hashes of (seed, round, client, epoch, position), so it
@@ -72,7 +72,7 @@ class Feed:
         """How many steps each client takes: its batches, the last of an epoch partial, times the epochs."""
         return [-(-self.counts[client] // self.batch_size) * self.epochs for client in clients]
 
-    def plan(self, seeds: Sequence[int], round: int, clients: Sequence[int], exchange: int = 0) -> Plan:
+    def plan(self, seeds: Sequence[int], round: int, clients: Sequence[int], exchange: int = 0) -> BatchPlan:
         """The steps of each client under its trial's seed, [clients, steps, batch], padded to the longest client."""
         seed, ids = send_to_device([list(seeds), list(clients)], self.sizes.device)[..., None]
         sizes, first = self.sizes[ids[:, 0]], exchange * self.epochs
@@ -86,7 +86,7 @@ class Feed:
             self._starts[ids[:, 0]], sizes, order, hash_words(words[..., None], order, purpose_key("augment"))
         )
 
-    def _cut(self, starts: Tensor, sizes: Tensor, order: Tensor, keys: Tensor) -> Plan:
+    def _cut(self, starts: Tensor, sizes: Tensor, order: Tensor, keys: Tensor) -> BatchPlan:
         """Cut each client's epochs [clients, epochs, samples] into batches; the last of an epoch may be partial."""
         longest, per_epoch = order.shape[-1], -(-sizes // self.batch_size)
         step = torch.arange(-(-longest // self.batch_size) * self.epochs, device=sizes.device)
@@ -95,12 +95,12 @@ class Feed:
         mask = (within < sizes[:, None, None]) & (epoch < self.epochs)[..., None]
         flat = torch.where(mask, epoch[..., None] * longest + within, 0)
         picked, key = (t.flatten(1).gather(1, flat.flatten(1)).view_as(flat) for t in (order, keys))
-        return Plan(self._rows[torch.where(mask, starts[:, None, None] + picked, 0)], mask, key)
+        return BatchPlan(self._rows[torch.where(mask, starts[:, None, None] + picked, 0)], mask, key)
 
-    def batch(self, plan: Plan) -> Batch:
+    def batch(self, plan: BatchPlan) -> Batch:
         """The samples of (a slice of) a plan, augmented and normalised."""
         data = self.dataset
-        x = augment(self.x[plan.rows], plan.key, self.spec, data.mean, data.std, self.dtype)
+        x = augment_images(self.x[plan.rows], plan.key, self.spec, data.mean, data.std, self.dtype)
         return Batch(x, self.y[plan.rows], plan.mask, plan.key)
 
     def test(self) -> Batch:

@@ -1,4 +1,6 @@
-"""The data sets of the papers: facts, where they are published, how they are read.
+"""The data sets of the papers: facts, where they are published, and how they are read.
+
+FedSOL does not say which 100 of the 1,000 classes it took.
 
 Normalisation and augmentation are those of FedSOL's code (CIFAR-100: FedGF's); where no paper states one
 (imagenet100, landmarks-user-160k) they are ours. docs/datasets.md has the table.
@@ -10,32 +12,58 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import urlsplit
 
 from fedflat.data.dataset import Augment
-from fedflat.data.download import Remote
-from fedflat.data.folders import image_folder, landmarks
-from fedflat.data.imagenet100 import CLASSES
-from fedflat.data.prepared import Source
-from fedflat.data.readers import cifar10, cifar100, medmnist, mnist, svhn
+from fedflat.data.image_files import read_image_folder, read_landmarks
+from fedflat.data.prepared import RawDataset
+from fedflat.data.published_formats import read_cifar10, read_cifar100, read_medmnist, read_mnist, read_svhn
 
-SIDE = 64  # pixels to which the photographs of imagenet100 and landmarks-user-160k are brought
+
+class RemoteFile(NamedTuple):
+    """A published file: where it is and its hash ("md5:...")."""
+
+    url: str
+    hash: str
+
+    @property
+    def name(self) -> str:
+        return urlsplit(self.url).path.rsplit("/", 1)[-1]
+
+
+IMAGENET100_CLASSES = """
+n02869837 n01749939 n02488291 n02107142 n13037406 n02091831 n04517823 n04589890 n03062245 n01773797
+n01735189 n07831146 n07753275 n03085013 n04485082 n02105505 n01983481 n02788148 n03530642 n04435653
+n02086910 n02859443 n13040303 n03594734 n02085620 n02099849 n01558993 n04493381 n02109047 n04111531
+n02877765 n04429376 n02009229 n01978455 n02106550 n01820546 n01692333 n07714571 n02974003 n02114855
+n03785016 n03764736 n03775546 n02087046 n07836838 n04099969 n04592741 n03891251 n02701002 n03379051
+n02259212 n07715103 n03947888 n04026417 n02326432 n03637318 n01980166 n02113799 n02086240 n03903868
+n02483362 n04127249 n02089973 n03017168 n02093428 n02804414 n02396427 n04418357 n02172182 n01729322
+n02113978 n03787032 n02089867 n02119022 n03777754 n04238763 n02231487 n03032252 n02138441 n02104029
+n03837869 n03494278 n04136333 n03794056 n03492542 n02018207 n04067472 n03930630 n03584829 n02123045
+n04229816 n02100583 n03642806 n04336792 n03259280 n02116738 n02108089 n03424325 n01855672 n02090622
+""".split()  # noqa: SIM905
+
+
+IMAGENET_SIDE = 64  # pixels to which the photographs of imagenet100 and landmarks-user-160k are brought
 
 
 @dataclass(frozen=True)
-class Spec:
+class DatasetSpec:
     """One data set; `files` can be downloaded, `by_hand` says what to fetch where nothing can."""
 
-    read: Callable[[Path], Source]
+    read: Callable[[Path], RawDataset]
     classes: int
     mean: tuple[float, ...]
     std: tuple[float, ...]
     augment: Augment
-    files: tuple[Remote, ...] = ()
+    files: tuple[RemoteFile, ...] = ()
     by_hand: str = ""
 
 
-def _published(base: str, md5: dict[str, str]) -> tuple[Remote, ...]:
-    return tuple(Remote(f"{base}/{name}", f"md5:{digest}") for name, digest in md5.items())
+def _published(base: str, md5: dict[str, str]) -> tuple[RemoteFile, ...]:
+    return tuple(RemoteFile(f"{base}/{name}", f"md5:{digest}") for name, digest in md5.items())
 
 
 _CINIC = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -47,9 +75,9 @@ _KRIZ = "https://www.cs.toronto.edu/~kriz"
 _ZENODO = "https://zenodo.org/records/10519652/files"
 
 
-SETS: dict[str, Spec] = {
-    "mnist": Spec(
-        read=mnist,
+DATASETS: dict[str, DatasetSpec] = {
+    "mnist": DatasetSpec(
+        read=read_mnist,
         classes=10,
         mean=(0.1307,),
         std=(0.3081,),
@@ -64,24 +92,24 @@ SETS: dict[str, Spec] = {
             },
         ),
     ),
-    "cifar10": Spec(
-        read=cifar10,
+    "cifar10": DatasetSpec(
+        read=read_cifar10,
         classes=10,
         mean=(0.49139968, 0.48215827, 0.44653124),
         std=(0.24703233, 0.24348505, 0.26158768),
         augment=Augment(crop=4, flip=True, cutout=16),
         files=_published(_KRIZ, {"cifar-10-python.tar.gz": "c58f30108f718f92721af3b95e74349a"}),
     ),
-    "cifar100": Spec(
-        read=cifar100,
+    "cifar100": DatasetSpec(
+        read=read_cifar100,
         classes=100,
         mean=(0.5071, 0.4867, 0.4408),
         std=(0.2675, 0.2565, 0.2761),
         augment=Augment(crop=4, flip=True),
         files=_published(_KRIZ, {"cifar-100-python.tar.gz": "eb9058c3a382ffc7106e4002c42a8d85"}),
     ),
-    "svhn": Spec(
-        read=svhn,
+    "svhn": DatasetSpec(
+        read=read_svhn,
         classes=10,
         mean=(0.4376821, 0.4437697, 0.47280442),
         std=(0.19803012, 0.20101562, 0.19703614),
@@ -94,8 +122,8 @@ SETS: dict[str, Spec] = {
             },
         ),
     ),
-    "cinic10": Spec(
-        read=partial(image_folder, classes=_CINIC),
+    "cinic10": DatasetSpec(
+        read=partial(read_image_folder, classes=_CINIC),
         classes=10,
         mean=(0.47889522, 0.47227842, 0.43047404),
         std=(0.24205776, 0.23828046, 0.25874835),
@@ -105,32 +133,32 @@ SETS: dict[str, Spec] = {
             {"CINIC-10.tar.gz": "6ee4d0c996905fe93221de577967a372"},
         ),
     ),
-    "pathmnist": Spec(
-        read=partial(medmnist, name="pathmnist"),
+    "pathmnist": DatasetSpec(
+        read=partial(read_medmnist, name="pathmnist"),
         classes=9,
         mean=(0.5, 0.5, 0.5),
         std=(0.5, 0.5, 0.5),
         augment=Augment(flip=True),
         files=_published(_ZENODO, {"pathmnist.npz": "a8b06965200029087d5bd730944a56c1"}),
     ),
-    "tissuemnist": Spec(
-        read=partial(medmnist, name="tissuemnist"),
+    "tissuemnist": DatasetSpec(
+        read=partial(read_medmnist, name="tissuemnist"),
         classes=8,
         mean=(0.5,),
         std=(0.5,),
         augment=Augment(flip=True),
         files=_published(_ZENODO, {"tissuemnist.npz": "ebe78ee8b05294063de985d821c1c34b"}),
     ),
-    "imagenet100": Spec(
-        read=partial(image_folder, size=SIDE, classes=CLASSES, tests=("val", "test")),
+    "imagenet100": DatasetSpec(
+        read=partial(read_image_folder, size=IMAGENET_SIDE, classes=IMAGENET100_CLASSES, tests=("val", "test")),
         classes=100,
         mean=(0.485, 0.456, 0.406),
         std=(0.229, 0.224, 0.225),
         augment=Augment(crop=4, flip=True),
         by_hand="get ImageNet (ILSVRC2012) from image-net.org, with one folder per WordNet id in train/ and val/",
     ),
-    "landmarks-user-160k": Spec(
-        read=partial(landmarks, size=SIDE),
+    "landmarks-user-160k": DatasetSpec(
+        read=partial(read_landmarks, size=IMAGENET_SIDE),
         classes=2028,
         mean=(0.5, 0.5, 0.5),
         std=(0.5, 0.5, 0.5),
