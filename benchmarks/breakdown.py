@@ -14,7 +14,7 @@ import torch
 from jobs import JOBS
 from torch.profiler import ProfilerActivity, profile
 
-from fedflat.engine.packing import makespan
+from fedflat.engine.lane_packing import makespan
 from fedflat.experiments.assemble import assemble
 from fedflat.experiments.training import Training, outlook
 

@@ -20,7 +20,7 @@ import torch
 
 import fedflat
 from fedflat.core.state import count_bytes
-from fedflat.engine.memory import needs
+from fedflat.engine.memory import estimate_memory
 from fedflat.experiments.assemble import assemble
 from fedflat.experiments.result import versions
 from fedflat.experiments.training import Training
@@ -115,7 +115,7 @@ def estimate(training: Training) -> int:
     experiment, (_, parts, feed, task, starts) = training.experiment, training.assembly
     trials = [(len(parts), experiment.cohort) for _ in experiment.seeds]
     lanes = getattr(training.engine, "lanes", 1)
-    return sum(needs(experiment.method, task, feed, starts[0], lanes, trials)) + count_bytes((feed.x, feed.y))
+    return sum(estimate_memory(experiment.method, task, feed, starts[0], lanes, trials)) + count_bytes((feed.x, feed.y))
 
 
 def repeated(name: str, experiment: fedflat.Experiment, repetitions: int, home: torch.device | None) -> dict[str, Any]:

@@ -10,15 +10,15 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.grad import conv2d_input, conv2d_weight
 
-from fedflat.kernels import tiles
-from fedflat.kernels.lanes import spread
-from fedflat.kernels.tiles import Tiles
+from fedflat.engine.kernels import launch
+from fedflat.engine.kernels.lanes import lane_spread
+from fedflat.engine.kernels.launch import Tiles
 
 OPERATORS = ("conv", "input_grad", "weight_grad", "conv_pool", "pool_weight_grad")
 DTYPES = {"bf16": torch.bfloat16, "tf32": torch.float32}
 DEVICE = "cuda"
 Run = Callable[[], Tensor]
-BUILT_IN = tiles.PROGRAMS
+BUILT_IN = launch.PROGRAMS
 
 
 class Layer(NamedTuple):
@@ -82,7 +82,7 @@ def library(operator: str, t: Operands, *how: int) -> Run:
     x, w, b, g = t[:4]
     return {
         "conv_pool": lambda: F.max_pool2d(F.conv2d(x, w, b, *how).relu(), 2),
-        "pool_weight_grad": lambda: conv2d_weight(x, w.shape, spread(t.pooled, t.corner, [*g.shape[2:]]), *how),
+        "pool_weight_grad": lambda: conv2d_weight(x, w.shape, lane_spread(t.pooled, t.corner, [*g.shape[2:]]), *how),
         "conv": lambda: F.conv2d(x, w, b, *how),
         "input_grad": lambda: conv2d_input(x.shape, w, g, *how),
         "weight_grad": lambda: conv2d_weight(x, w.shape, g, *how),
@@ -94,11 +94,17 @@ def candidates(layer: Layer, operator: str, dtype: str) -> Iterator[tuple[int, T
     yield BUILT_IN, None
     scale = 2 if dtype == "tf32" else 1
     if operator == "pool_weight_grad":
-        n, k = tiles.power(layer.outputs, 16, 64), tiles.power(layer.kernel * (layer.kernel + 1) * 4, 16, 128)
+        n, k = (
+            launch.power_of_two(layer.outputs, 16, 64),
+            launch.power_of_two(layer.kernel * (layer.kernel + 1) * 4, 16, 128),
+        )
         yield from ((BUILT_IN, Tiles(m // scale, n, k, w, s)) for m, w, s in [(32, 4, 1), (64, 8, 1), (32, 8, 2)])
         return
     if operator == "weight_grad":
-        n, k = tiles.power(layer.outputs, 16, 64), tiles.power(layer.kernel**2 * max(4, layer.channels), 16, 256)
+        n, k = (
+            launch.power_of_two(layer.outputs, 16, 64),
+            launch.power_of_two(layer.kernel**2 * max(4, layer.channels), 16, 256),
+        )
         shapes = [(64, 128, 4, 4), (64, 128, 8, 3), (64, 256, 8, 3), (128, 128, 8, 2), (32, 256, 4, 4)]
         yield from ((BUILT_IN, Tiles(m // scale, n, min(e, k), w, s)) for m, e, w, s in shapes)
         yield from ((p, Tiles(64 // scale, n, min(128, k), 4, 3)) for p in (256, 1024))
@@ -107,7 +113,7 @@ def candidates(layer: Layer, operator: str, dtype: str) -> Iterator[tuple[int, T
     few = [(128, 128, 4, 1), (128, 64, 4, 2), (128, 32, 4, 3), (256, 32, 8, 3), (64, 128, 4, 1)]
     many = [(128, 32, 4, 4), (128, 64, 4, 3), (128, 64, 4, 4), (256, 64, 8, 3), (256, 32, 8, 4), (64, 64, 4, 4)]
     for m, k, w, s in few if depth <= 4 else many:
-        yield BUILT_IN, Tiles(m, tiles.power(n, 16, 64), k // scale, w, s)
+        yield BUILT_IN, Tiles(m, launch.power_of_two(n, 16, 64), k // scale, w, s)
 
 
 def rows() -> Iterator[tuple[Layer, str, str]]:

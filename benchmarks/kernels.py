@@ -22,8 +22,8 @@ import torch
 from kernel_cases import Layer, Operands, Run, candidates, library, operands, rows
 from torch import Tensor
 
-from fedflat.kernels import conv_launch, tiles
-from fedflat.kernels.tiles import Tiles
+from fedflat.engine.kernels import launch
+from fedflat.engine.kernels.launch import Tiles
 
 TOLERANCE = {"bf16": 1e-2, "tf32": 2e-3}
 
@@ -34,20 +34,20 @@ class Job(NamedTuple):
     layer: Layer
     operator: str
     dtype: str
-    programs: int = tiles.PROGRAMS
+    programs: int = launch.PROGRAMS
     tiles: Tiles | None = None
 
 
 def ours(job: Job, t: Operands) -> Run:
     """The operator through our kernels."""
     pad, kernel = [job.layer.padding] * 2, [job.layer.kernel] * 2
-    tiles.PROGRAMS = job.programs
+    launch.PROGRAMS = job.programs
     return {
-        "conv": lambda: conv_launch.conv(t.x, t.w, t.b, pad, job.tiles),
-        "input_grad": lambda: conv_launch.input_grad(t.g, t.w, pad, job.tiles),
-        "weight_grad": lambda: conv_launch.weight_grad(t.g, t.x, kernel, pad, job.tiles),
-        "conv_pool": lambda: conv_launch.conv_pool(t.x, t.w, t.b, pad, job.tiles)[0],
-        "pool_weight_grad": lambda: conv_launch.pool_weight_grad(t.pooled, t.corner, t.x, kernel, pad, job.tiles),
+        "conv": lambda: launch.launch_conv(t.x, t.w, t.b, pad, job.tiles),
+        "input_grad": lambda: launch.launch_input_grad(t.g, t.w, pad, job.tiles),
+        "weight_grad": lambda: launch.launch_weight_grad(t.g, t.x, kernel, pad, job.tiles),
+        "conv_pool": lambda: launch.launch_conv_pool(t.x, t.w, t.b, pad, job.tiles)[0],
+        "pool_weight_grad": lambda: launch.launch_pool_weight_grad(t.pooled, t.corner, t.x, kernel, pad, job.tiles),
     }[job.operator]
 
 

@@ -23,12 +23,10 @@ from machine import describe
 from synthetic import images
 
 import fedflat
-from fedflat.engine.distributed import Distributed
-from fedflat.engine.guests import home
-from fedflat.engine.packing import assign
-from fedflat.engine.place import find_place
-from fedflat.engine.rounds import cohort
-from fedflat.engine.world import World, joined
+from fedflat.engine.distributed import Distributed, home_rank
+from fedflat.engine.lane_packing import assign_ranks
+from fedflat.engine.processes import ProcessGroup, find_rank, join_processes
+from fedflat.engine.rounds import choose_cohort
 from fedflat.experiments.assemble import assemble
 from fedflat.experiments.training import Training
 
@@ -43,13 +41,13 @@ def main() -> None:
     parser.add_argument("--model", default="digits-cnn")
     parser.add_argument("--cohort", type=int, default=20)
     options = parser.parse_args()
-    with joined(find_place("auto"), "cpu") as world:
+    with join_processes(find_rank("auto"), "cpu") as world:
         for row in [describe() | {"ranks": world.size}, *PARTS[options.part](world, options)]:
             if world.leads:
                 print(json.dumps(row), flush=True)
 
 
-def timed(world: World, repeats: int, action: Callable[[], Any]) -> dict[str, float]:
+def timed(world: ProcessGroup, repeats: int, action: Callable[[], Any]) -> dict[str, float]:
     """Median and least milliseconds of an action that all ranks begin together."""
     seconds = []
     for _ in range(repeats + 1):
@@ -60,13 +58,13 @@ def timed(world: World, repeats: int, action: Callable[[], Any]) -> dict[str, fl
     return {"ms": 1e3 * statistics.median(seconds[1:]), "least_ms": 1e3 * min(seconds[1:])}
 
 
-def reduce(world: World, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+def reduce(world: ProcessGroup, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     for length in LENGTHS:
         vector = torch.zeros(length)
         yield {"floats": length, **timed(world, options.repeats, lambda: world.total(vector))}
 
 
-def move(world: World, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+def move(world: ProcessGroup, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     right, left = (world.rank + 1) % world.size, (world.rank - 1) % world.size
     for length in LENGTHS:
         vector = torch.zeros(length)
@@ -74,32 +72,32 @@ def move(world: World, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
         yield {"floats": length, **timed(world, options.repeats, lambda: world.move({right: vector}, {left: room}))}
 
 
-def travel(world: World, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+def travel(world: ProcessGroup, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     for ranks in (2, 8, 64):
         for size in (10, 100, 1_000, 10_000):
-            away = [_away(cohort(seed, 0, 1_000_000, size), ranks) for seed in range(options.repeats)]
+            away = [_away(choose_cohort(seed, 0, 1_000_000, size), ranks) for seed in range(options.repeats)]
             begin = time.perf_counter()
-            _away(cohort(0, 1, 1_000_000, size), ranks)
+            _away(choose_cohort(0, 1, 1_000_000, size), ranks)
             spent = 1e3 * (time.perf_counter() - begin)
             yield {"ranks": ranks, "cohort": size, "away": statistics.mean(away), "planning_ms": spent}
 
 
 def _away(clients: list[int], ranks: int) -> int:
     """How many of these clients, all with the same amount of work, train away from home."""
-    homes = [home(client, ranks) for client in clients]
-    chosen = assign([1] * len(clients), ranks, homes)
+    homes = [home_rank(client, ranks) for client in clients]
+    chosen = assign_ranks([1] * len(clients), ranks, homes)
     return sum(rank != own for rank, own in zip(chosen, homes, strict=True))
 
 
-def rounds(world: World, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+def rounds(world: ProcessGroup, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     yield from _rounds(world, options, clients=1000, samples=32)
 
 
-def million(world: World, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+def million(world: ProcessGroup, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     yield from _rounds(world, options, clients=1_000_000, samples=1)
 
 
-def _rounds(world: World, options: argparse.Namespace, clients: int, samples: int) -> Iterator[dict[str, Any]]:
+def _rounds(world: ProcessGroup, options: argparse.Namespace, clients: int, samples: int) -> Iterator[dict[str, Any]]:
     """Set up, play rounds, and say what a round took and how much of it was local training."""
     begin = time.perf_counter()
     training = _training(world, options, images(clients, samples, (1, 8, 8)))
@@ -118,7 +116,7 @@ def _rounds(world: World, options: argparse.Namespace, clients: int, samples: in
     }
 
 
-def _training(world: World, options: argparse.Namespace, data: fedflat.Dataset) -> Training:
+def _training(world: ProcessGroup, options: argparse.Namespace, data: fedflat.Dataset) -> Training:
     method = fedflat.METHODS[options.method]()
     how: dict[str, Any] = {"batch_size": 16, "local_epochs": 1, "lr": 0.01, "rounds": 10**6, "device": "cpu"}
     experiment = fedflat.Experiment(dataset=data, model=options.model, cohort=options.cohort, method=method, **how)
@@ -141,7 +139,7 @@ def _clocked(engine: Any) -> list[float]:
     return spent
 
 
-PARTS: dict[str, Callable[[World, argparse.Namespace], Iterator[dict[str, Any]]]] = {
+PARTS: dict[str, Callable[[ProcessGroup, argparse.Namespace], Iterator[dict[str, Any]]]] = {
     "reduce": reduce,
     "move": move,
     "round": rounds,

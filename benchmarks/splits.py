@@ -12,7 +12,7 @@ import argparse
 import numpy as np
 
 from fedflat.data.partition import class_counts, lda, lda_released
-from fedflat.engine.rounds import cohort
+from fedflat.engine.rounds import choose_cohort
 
 LABELS, CLIENTS, COHORT, ROUNDS = np.repeat(np.arange(10), 5000), 100, 10, 300
 
@@ -34,7 +34,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--alpha", type=float, default=0.1)
     alpha = parser.parse_args().alpha
-    ours = [cohort(0, r, CLIENTS, COHORT) for r in range(ROUNDS)]
+    ours = [choose_cohort(0, r, CLIENTS, COHORT) for r in range(ROUNDS)]
     theirs = [np.random.RandomState(r).choice(CLIENTS, COHORT, replace=False).tolist() for r in range(ROUNDS)]
     splits = {f"lda, seed {seed}": (lda(LABELS, CLIENTS, alpha, seed), ours) for seed in range(6)}
     splits["lda-released, seed 19940817"] = (lda_released(LABELS, CLIENTS, alpha, 19940817), theirs)

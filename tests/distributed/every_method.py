@@ -19,10 +19,9 @@ from variants import DEFAULTS
 from fedflat.core.method import Method
 from fedflat.engine import ENGINES
 from fedflat.engine.distributed import Distributed
-from fedflat.engine.place import find_place
+from fedflat.engine.processes import ProcessGroup, find_rank, join_processes
 from fedflat.engine.rounds import Trial
 from fedflat.engine.shared_folder import SharedFolder
-from fedflat.engine.world import World, joined
 
 COHORTS = ([0, 2, 1], [1], [3], [2, 0, 3, 1])  # in the second round two clients, one for each seed
 ROUNDS = 3
@@ -41,7 +40,7 @@ def named(method: str, trials: list[Trial]) -> dict[str, Tensor]:
     return {f"{method}/{t.seed}.{name}": tensor for t in trials for name, tensor in t.pack().items()}
 
 
-def gathered(world: World, method: str, trials: list[Trial]) -> Mapping[str, Tensor]:
+def gathered(world: ProcessGroup, method: str, trials: list[Trial]) -> Mapping[str, Tensor]:
     caught: Any = Caught()
     SharedFolder(world, lambda: caught).save(named(method, trials))
     return caught.saved
@@ -53,7 +52,7 @@ def train(method: Method, engine: str) -> list[Trial]:
 
 def main(out: str) -> None:
     results: dict[str, Tensor] = {}
-    with joined(find_place("distributed"), "cpu") as world:
+    with join_processes(find_rank("distributed"), "cpu") as world:
         ENGINES["distributed"] = functools.partial(Distributed, world=world)
         for name, method in DEFAULTS.items():
             results |= gathered(world, name, train(method, "distributed"))

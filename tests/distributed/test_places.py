@@ -16,8 +16,7 @@ sys.path.append(str(Path(__file__).parent))
 from launch import launched
 
 from fedflat.cli import main
-from fedflat.engine.lifeline import connect
-from fedflat.engine.place import Place, find_place, first_host
+from fedflat.engine.processes import Rank, connect_watchdog, find_rank, first_slurm_host
 
 SMALL = ["--rounds", "2", "--cohort", "2", "--local-epochs", "1", "--model", "mlp"]
 
@@ -38,13 +37,13 @@ def test_torchrun_on_several_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
     set_env(
         monkeypatch, RANK="5", WORLD_SIZE="8", LOCAL_RANK="1", LOCAL_WORLD_SIZE="4", MASTER_ADDR="h", MASTER_PORT="9"
     )
-    assert find_place("auto") == find_place("distributed") == Place(5, 8, 1, "h", 9, "torchrun")
+    assert find_rank("auto") == find_rank("distributed") == Rank(5, 8, 1, "h", 9, "torchrun")
 
 
 def test_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
     set_env(monkeypatch, **slurm(6, 16, SLURM_JOB_ID="123456", SLURM_STEP_ID="2"))
-    assert find_place("distributed") == Place(6, 16, 2, "gpu07", 20_000 + 3458, "srun")
-    assert find_place("auto") == Place()  # tasks of a job step may well be runs of their own
+    assert find_rank("distributed") == Rank(6, 16, 2, "gpu07", 20_000 + 3458, "srun")
+    assert find_rank("auto") == Rank()  # tasks of a job step may well be runs of their own
 
 
 @pytest.mark.parametrize(
@@ -52,7 +51,7 @@ def test_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
     [("n1", "n1"), ("n1,n2", "n1"), ("n[3-5]", "n3"), ("a[01,7]b,c", "a01b"), ("r[1-2]n[3-4]", "r1n3")],
 )
 def test_first_host(hosts: str, first: str) -> None:
-    assert first_host(hosts) == first
+    assert first_slurm_host(hosts) == first
 
 
 @pytest.mark.parametrize(
@@ -73,13 +72,13 @@ def test_what_does_not_fit(words: str, size: str, said: str, monkeypatch: pytest
 def test_a_stranger_is_turned_away() -> None:
     """Whoever connects to rank 0 without the token is not taken for a rank."""
     store = dist.HashStore()
-    leader = threading.Thread(target=lambda: connect(Place(0, 2), store, 60).part())
+    leader = threading.Thread(target=lambda: connect_watchdog(Rank(0, 2), store, 60).part())
     leader.start()
     port = int(store.get("lifeline").decode().split()[0])
     with socket.create_connection(("127.0.0.1", port)) as stranger:
         stranger.sendall(b"0" * 32 + b"        1")
         assert stranger.recv(1) == b""
-    connect(Place(1, 2), store, 60).part()
+    connect_watchdog(Rank(1, 2), store, 60).part()
     leader.join()
 
 
@@ -104,8 +103,8 @@ def test_a_rank_that_fails_takes_the_others_along(tmp_path: Path) -> None:
 IN_HASTE = """
 import datetime, sys
 from fedflat.cli import main
-from fedflat.engine import world
-world.MEETING = datetime.timedelta(seconds=5)
+from fedflat.engine import processes
+processes.MEETING_TIMEOUT = datetime.timedelta(seconds=5)
 sys.exit(main(sys.argv[1:]))
 """
 

@@ -17,9 +17,8 @@ import tiny_problem as tiny
 
 from fedflat.engine import ENGINES
 from fedflat.engine.distributed import Distributed
-from fedflat.engine.packing import assign, makespan
-from fedflat.engine.place import Place
-from fedflat.engine.world import World
+from fedflat.engine.lane_packing import assign_ranks, makespan
+from fedflat.engine.processes import ProcessGroup, Rank
 from fedflat.methods import METHODS
 
 lengths = st.lists(st.integers(1, 50), min_size=1, max_size=40)
@@ -32,36 +31,36 @@ def longest(lengths: list[int], chosen: list[int]) -> int:
 
 @given(lengths, ranks)
 def test_stateless_clients_go_to_the_idlest(lengths: list[int], ranks: int) -> None:
-    assert longest(lengths, assign(lengths, ranks)) == makespan(lengths, ranks)
+    assert longest(lengths, assign_ranks(lengths, ranks)) == makespan(lengths, ranks)
 
 
 @given(lengths, ranks, st.randoms(use_true_random=False))
 def test_ranks_finish_together(lengths: list[int], ranks: int, chance) -> None:
     homes = [chance.randrange(ranks) for _ in lengths]
-    chosen = assign(lengths, ranks, homes)
+    chosen = assign_ranks(lengths, ranks, homes)
     assert set(chosen) <= set(range(ranks))
     assert longest(lengths, chosen) <= makespan(lengths, ranks) + max(lengths)
 
 
 @given(lengths, ranks)
 def test_nobody_travels_where_homes_are_balanced(lengths: list[int], ranks: int) -> None:
-    homes = assign(lengths, ranks)
-    assert assign(lengths, ranks, homes) == homes
+    homes = assign_ranks(lengths, ranks)
+    assert assign_ranks(lengths, ranks, homes) == homes
 
 
 def test_only_the_surplus_travels() -> None:
     """Twelve equal clients, eight of them at home on the same of three ranks: four stay there."""
     homes = [0] * 8 + [1, 1, 1, 2]
-    chosen = assign([5] * 12, 3, homes)
+    chosen = assign_ranks([5] * 12, 3, homes)
     assert [chosen.count(rank) for rank in range(3)] == [4, 4, 4]
     assert sum(rank != home for rank, home in zip(chosen, homes, strict=True)) == 4
 
 
-class Counted(World):
+class Counted(ProcessGroup):
     """One process that notes how many numbers it would have summed over ranks."""
 
     def __init__(self) -> None:
-        super().__init__(Place())
+        super().__init__(Rank())
         self.sums: list[int] = []
 
     def total(self, tensor: Tensor) -> Tensor:
@@ -80,7 +79,7 @@ def test_one_vector_is_summed_in_an_exchange(name: str, reply: int, monkeypatch:
 
 def test_a_rank_says_in_how_many_lanes_it_trains() -> None:
     """What the estimate of a GPU's memory begins with."""
-    engine = Distributed(METHODS["fedavg"](), tiny.task(), tiny.feed(), World(Place()))
+    engine = Distributed(METHODS["fedavg"](), tiny.task(), tiny.feed(), ProcessGroup(Rank()))
     assert engine.lanes is None
     engine.prepare([[3, 2, 2]])
     assert engine.lanes in (1, 2, 3)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from fedflat.engine.graph import trace
+from fedflat.engine.batched import trace_operations
 
 
 def test_what_never_changes_is_not_copied() -> None:
@@ -12,7 +12,7 @@ def test_what_never_changes_is_not_copied() -> None:
         moving.copy_(moving + still)
         still.copy_(still)
 
-    graph = trace(step, torch.zeros(2), torch.ones(2))
+    graph = trace_operations(step, torch.zeros(2), torch.ones(2))
     copies = graph.graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)
     assert [node.args[0] for node in copies] == graph.graph.find_nodes(op="placeholder")[:1]
     moving, still = torch.zeros(2), torch.ones(2)

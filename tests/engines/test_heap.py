@@ -8,7 +8,7 @@ import pytest
 
 COUNT = """
 import resource, torch
-from fedflat.heap import keep_freed_memory
+from fedflat.engine.memory import keep_freed_memory
 {call}
 def pages():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -33,7 +33,7 @@ def test_large_blocks_are_used_again():
 
 
 def test_no_c_library_is_no_problem(monkeypatch):
-    from fedflat import heap
+    from fedflat.engine import memory
 
-    monkeypatch.setattr(heap.sys, "platform", "win32")
-    heap.keep_freed_memory()
+    monkeypatch.setattr(memory.sys, "platform", "win32")
+    memory.keep_freed_memory()

@@ -5,7 +5,7 @@ import torch
 
 import fedflat
 from fedflat.core.state import ClientStore
-from fedflat.engine.memory import Needs, activations, choose_home, needs
+from fedflat.engine.memory import MemoryEstimate, activation_bytes, choose_state_device, estimate_memory
 from fedflat.engine.sequential import Sequential
 from fedflat.errors import UserError
 from fedflat.experiments.assemble import assemble
@@ -21,30 +21,30 @@ def parts(method, **options):
 
 def test_states_are_counted_client_by_client():
     method, task, feed, w = parts(fedflat.SCAFFOLD(), clients=7)
-    found = needs(method, task, feed, w, 3, [(7, 2), (7, 2), (5, 2)])
+    found = estimate_memory(method, task, feed, w, 3, [(7, 2), (7, 2), (5, 2)])
     assert found.states == 2 * 19 * 4 * task.size, "the table is copied when it grows"
-    assert needs(method, task, feed, w, 3, [(7, 2), (7, 2), (5, 2)], ranks=2).states == found.states // 2
-    assert needs(*parts(fedflat.FedAvg()), 3, [(20, 5)]).states == 0
+    assert estimate_memory(method, task, feed, w, 3, [(7, 2), (7, 2), (5, 2)], ranks=2).states == found.states // 2
+    assert estimate_memory(*parts(fedflat.FedAvg()), 3, [(20, 5)]).states == 0
 
 
 def test_lanes_cost_their_vectors_and_activations():
     method, task, feed, w = parts(fedflat.FedAvg())
-    one, two = (needs(method, task, feed, w, lanes, [(20, 5)]).lanes for lanes in (1, 2))
-    assert two == 2 * one > feed.batch_size * activations(task, feed, w) + 6 * 4 * task.size
+    one, two = (estimate_memory(method, task, feed, w, lanes, [(20, 5)]).lanes for lanes in (1, 2))
+    assert two == 2 * one > feed.batch_size * activation_bytes(task, feed, w) + 6 * 4 * task.size
 
 
 def test_activations_of_a_model_known_by_heart():
     """A linear layer keeps its input of 64 numbers; cross entropy keeps the 10 logits and little more."""
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
     _, task, feed, w = parts(fedflat.FedAvg(), model=model)
-    assert 2 * 4 * 64 <= activations(task, feed, w) <= 2 * 4 * (64 + 10 * 10)
+    assert 2 * 4 * 64 <= activation_bytes(task, feed, w) <= 2 * 4 * (64 + 10 * 10)
 
 
 def test_activations_of_samples_that_are_no_images():
     x, y = torch.randn(40, 20), torch.arange(40) % 2
     data = fedflat.Dataset.from_arrays(x, y, x, y)
     _, task, feed, w = parts(fedflat.FedAvg(), dataset=data, model=torch.nn.Linear(20, 2), clients=5, alpha=100.0)
-    assert activations(task, feed, w) >= 2 * 4 * 20
+    assert activation_bytes(task, feed, w) >= 2 * 4 * 20
 
 
 class Normalised(torch.nn.Module):
@@ -60,16 +60,16 @@ class Normalised(torch.nn.Module):
 
 def test_models_that_normalise_over_the_batch_are_measured_too():
     _, task, feed, w = parts(fedflat.FedAvg(), model=Normalised())
-    assert activations(task, feed, w) >= 2 * 4 * 2 * 64
+    assert activation_bytes(task, feed, w) >= 2 * 4 * 2 * 64
 
 
 def test_states_stay_on_the_device_where_they_fit():
-    assert choose_home(Needs(GB, GB, GB, 5 * GB), 10 * GB) is None
+    assert choose_state_device(MemoryEstimate(GB, GB, GB, 5 * GB), 10 * GB) is None
 
 
 def test_states_go_to_the_host_where_they_do_not_fit():
     lines = []
-    assert choose_home(Needs(GB, GB, GB, 50 * GB), 10 * GB, lines.append) == torch.device("cpu")
+    assert choose_state_device(MemoryEstimate(GB, GB, GB, 50 * GB), 10 * GB, lines.append) == torch.device("cpu")
     assert lines == [
         "memory: clients' states may grow to 50.0 GB and are kept on the host, since the GPU has 10.0 GB free"
     ]
@@ -77,7 +77,7 @@ def test_states_go_to_the_host_where_they_do_not_fit():
 
 def test_what_cannot_fit_is_refused():
     with pytest.raises(UserError, match=r"about 12.0 GB of the GPU, of which 10.0 GB are free; use fewer --seeds"):
-        choose_home(Needs(10 * GB, GB, GB, 0), 10 * GB)
+        choose_state_device(MemoryEstimate(10 * GB, GB, GB, 0), 10 * GB)
 
 
 def test_a_full_gpu_is_reported_in_words(monkeypatch):
@@ -118,9 +118,9 @@ def test_states_on_the_host_change_nothing(method, monkeypatch, capsys):
     """SCAFFOLD keeps one vector of each client, FedGloSS more."""
     experiment = fedflat.Experiment(method=method, device="cuda", precision="fp32", rounds=4, eval_every=1, cohort=8)
     near = fedflat.run(experiment).history
-    estimate = Needs(GB, 0, 0, 20 * GB)
-    monkeypatch.setattr("fedflat.experiments.assemble.needs", lambda *_: estimate)
-    monkeypatch.setattr("fedflat.experiments.assemble.free_memory", lambda _: 10 * GB)
+    estimate = MemoryEstimate(GB, 0, 0, 20 * GB)
+    monkeypatch.setattr("fedflat.experiments.assemble.estimate_memory", lambda *_: estimate)
+    monkeypatch.setattr("fedflat.experiments.assemble.free_gpu_memory", lambda _: 10 * GB)
     far = fedflat.run(experiment).history
     assert "kept on the host" in capsys.readouterr().err
     assert [row["loss"] for row in far] == pytest.approx([row["loss"] for row in near], rel=1e-6)

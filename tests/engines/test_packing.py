@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedflat.engine.packing import choose_lanes, makespan, pack, schedule
+from fedflat.engine.lane_packing import choose_lanes, makespan, pack_lanes, schedule_lanes
 
 lengths = st.lists(st.integers(1, 40), min_size=1, max_size=25)
 lanes = st.integers(1, 8)
@@ -14,7 +14,7 @@ lanes = st.integers(1, 8)
 
 @given(lengths, lanes)
 def test_every_item_is_in_one_lane(lengths, lanes):
-    packed = pack(lengths, lanes)
+    packed = pack_lanes(lengths, lanes)
     assert sorted(item for lane in packed for item in lane) == list(range(len(lengths)))
 
 
@@ -27,7 +27,7 @@ def test_makespan_is_near_the_best(lengths, lanes):
 
 @given(lengths, lanes)
 def test_schedule_has_every_step_once_and_in_order(lengths, lanes):
-    table = schedule(lengths, lanes)
+    table = schedule_lanes(lengths, lanes)
     for item, length in enumerate(lengths):
         times, where = np.nonzero(table.item == item)
         assert len(set(where)) == 1
@@ -37,7 +37,7 @@ def test_schedule_has_every_step_once_and_in_order(lengths, lanes):
 
 @given(lengths, lanes)
 def test_starts_and_ends_frame_the_steps(lengths, lanes):
-    table = schedule(lengths, lanes)
+    table = schedule_lanes(lengths, lanes)
     starts = {item: (time, lane) for time, lane, item in table.starts.tolist()}
     ends = {item: (time, lane) for time, lane, item in table.ends.tolist()}
     assert list(table.starts[:, 0]) == sorted(table.starts[:, 0])

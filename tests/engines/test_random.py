@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedflat.core.random import choose_without_replacement, hash_words, integer_below, uniform_from
-from fedflat.engine.rounds import cohort
+from fedflat.engine.rounds import choose_cohort
 
 
 @given(st.integers(0, 2**62), st.integers(1, 3000), st.data())
@@ -32,7 +32,7 @@ def test_words_hash_alike_as_numbers_and_as_tensors(key, word):
 def test_every_choice_is_as_likely(n, k):
     """χ² of the sets, whose mean is their number less one, in standard deviations."""
     sets, rounds = math.comb(n, k), 200 * math.comb(n, k)
-    counts = Counter(frozenset(cohort(7, round, n, k)) for round in range(rounds))
+    counts = Counter(frozenset(choose_cohort(7, round, n, k)) for round in range(rounds))
     chi2 = sum((count - 200) ** 2 / 200 for count in counts.values()) + 200 * (sets - len(counts))
     assert abs(chi2 - (sets - 1)) < 4 * math.sqrt(2 * (sets - 1))
 
@@ -40,7 +40,7 @@ def test_every_choice_is_as_likely(n, k):
 def test_choose_covers_all_evenly():
     counts = torch.zeros(20)
     for round in range(4000):
-        counts[cohort(0, round, 20, 5)] += 1
+        counts[choose_cohort(0, round, 20, 5)] += 1
     expected = 4000 * 5 / 20
     chi2 = ((counts - expected) ** 2 / expected).sum()
     assert chi2 < 43.8  # 99.9 % of χ² with 19 degrees of freedom (an upper bound: choices exclude each other)

@@ -36,7 +36,7 @@ def _python_listens() -> Iterator[None]:
 
 def press(times: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C in the middle of the second round: clients have trained, the server has not heard of it."""
-    settle, calls = training.settle, []
+    settle, calls = training.update_servers, []
 
     def interrupted(*args: object) -> None:
         calls.append(args)
@@ -44,7 +44,7 @@ def press(times: int, monkeypatch: pytest.MonkeyPatch) -> None:
             signal.raise_signal(signal.SIGINT)
         settle(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(training, "settle", interrupted)
+    monkeypatch.setattr(training, "update_servers", interrupted)
 
 
 def state(folder: Path) -> dict[str, torch.Tensor]:

@@ -12,7 +12,7 @@ from fedflat.core.task import Batch, Task
 from fedflat.data.batches import ClientBatches
 from fedflat.data.dataset import Augment, Dataset
 from fedflat.engine import ENGINES
-from fedflat.engine.rounds import Trial, play
+from fedflat.engine.rounds import Trial, play_round
 from fedflat.models.cnn import mlp
 
 SIZES = (11, 7, 3, 9)
@@ -44,5 +44,5 @@ def train(method: Method, engine: str = "sequential", rounds: int = 4) -> Trial:
         sgd = SGD(torch.tensor(0.1 * 0.9**r, dtype=torch.float64), 0.9, 1e-3)
         cohort = [[0, 2], [1, 3], [2, 1], [3, 0]][r % 4]
         weights = torch.tensor([float(SIZES[client]) for client in cohort], dtype=torch.float64)
-        play(method, runner, [trial], r, [cohort], [weights], len(SIZES), sgd)
+        play_round(method, runner, [trial], r, [cohort], [weights], len(SIZES), sgd)
     return trial

@@ -12,7 +12,7 @@ from torch import nn
 
 import fedflat as ff
 from fedflat.cli import main
-from fedflat.engine.evaluate import evaluate
+from fedflat.engine.rounds import evaluate
 from fedflat.flatness import analyse
 from fedflat.flatness.data import cut, join, looks_across, loss, score
 from fedflat.flatness.settings import Settings

@@ -17,7 +17,7 @@ from torch import Tensor
 import fedflat as ff
 from fedflat.core.local_training import SGD
 from fedflat.engine.checkpoint import load_tensors
-from fedflat.engine.rounds import Trial, cohort, play
+from fedflat.engine.rounds import Trial, choose_cohort, play_round
 from fedflat.engine.sequential import Sequential
 from fedflat.experiments.assemble import assemble
 from fedflat.flower.app import client_app
@@ -99,7 +99,7 @@ def simulate(experiment: ff.Experiment, missing: Mapping[int, set[int]] | None =
     (trial,) = assembly.trials(experiment)
     engine = Sequential(experiment.method, assembly.task, assembly.feed)
     for r in range(experiment.rounds):
-        asked = cohort(trial.seed, r, experiment.clients, experiment.cohort)
+        asked = choose_cohort(trial.seed, r, experiment.clients, experiment.cohort)
         who = [client for client in asked if client not in (missing or {}).get(r, set())]
         _round(experiment, assembly, engine, trial, r, who)
     return {f"trial.{trial.seed}.{name}": t for name, t in trial.pack().items() if name.startswith("server.")}
@@ -108,7 +108,7 @@ def simulate(experiment: ff.Experiment, missing: Mapping[int, set[int]] | None =
 def _round(experiment: ff.Experiment, assembly: Any, engine: Sequential, trial: Trial, r: int, who: list[int]) -> None:
     sizes = [len(assembly.parts[client]) if experiment.weights == "examples" else 1 for client in who]
     sgd = SGD(torch.tensor(experiment.lr * experiment.lr_decay**r), experiment.momentum, experiment.weight_decay)
-    play(experiment.method, engine, [trial], r, [who], [torch.tensor(sizes).float()], experiment.clients, sgd)
+    play_round(experiment.method, engine, [trial], r, [who], [torch.tensor(sizes).float()], experiment.clients, sgd)
 
 
 def assert_same(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor], tolerance: float = 1e-5) -> None:

@@ -17,7 +17,7 @@ import fedflat as ff
 from fedflat.core.local_training import SGD
 from fedflat.core.method import Method
 from fedflat.core.state import ClientStore
-from fedflat.engine.contract import Job
+from fedflat.engine.rounds import CohortJob
 from fedflat.flower.config import Federation, from_run_config, to_run_config
 from fedflat.flower.judge import Good
 from fedflat.flower.order import Facts
@@ -56,7 +56,7 @@ def test_replies_are_averaged_where_the_server_computes() -> None:
     with FakeTensorMode():
         model, seen = torch.zeros(5, device="cuda"), ClientStore(Seen(torch.tensor(-1)))
         sgd = SGD(torch.ones((), device="cuda"), 0.0, 0.0)
-        job = Job(0, 0, 0, [2, 0], torch.ones(2, device="cuda"), 4, ff.Message(model), seen, sgd)
+        job = CohortJob(0, 0, 0, [2, 0], torch.ones(2, device="cuda"), 4, ff.Message(model), seen, sgd)
         good = {client: Good(ff.Reply(model), Facts(client=client, examples=7)) for client in job.clients}
         cohort = Remote._average(SimpleNamespace(experiment=EXPERIMENT), job, good).cohort  # type: ignore[arg-type]
         assert {cohort.mean.delta.device.type, cohort.uniform.delta.device.type} == {"cuda"}

@@ -18,11 +18,11 @@ from test_flower_replies import refused, values
 import fedflat as ff
 from fedflat.engine.checkpoint import save_tensors
 from fedflat.engine.folder import RunFolder
-from fedflat.engine.rounds import cohort
+from fedflat.engine.rounds import choose_cohort
 from fedflat.methods.differential_privacy import privacy_spent
 
 HALF = dataclasses.replace(EXPERIMENT, method=ff.Private(noise=4.0), clients=4, cohort=2, rounds=5)
-ASKED = [cohort(0, r, 4, 2) for r in range(HALF.rounds)]
+ASKED = [choose_cohort(0, r, 4, 2) for r in range(HALF.rounds)]
 
 
 @pytest.fixture

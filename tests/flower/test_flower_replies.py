@@ -15,10 +15,10 @@ from flwr.app import Array, ArrayRecord, Message
 from loopback import EXPERIMENT, Loopback, assert_same, federate, simulate
 
 import fedflat as ff
-from fedflat.engine.rounds import cohort
+from fedflat.engine.rounds import choose_cohort
 
 ROUND = 1  # the one in which something goes wrong, from 0
-CLIENT = cohort(0, ROUND, EXPERIMENT.clients, EXPERIMENT.cohort)[1]
+CLIENT = choose_cohort(0, ROUND, EXPERIMENT.clients, EXPERIMENT.cohort)[1]
 STATEFUL = dataclasses.replace(EXPERIMENT, method=ff.SCAFFOLD(), rounds=4)
 
 

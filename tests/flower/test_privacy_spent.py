@@ -7,7 +7,7 @@ import math
 import pytest
 
 import fedflat as ff
-from fedflat.engine.rounds import cohort
+from fedflat.engine.rounds import choose_cohort
 from fedflat.methods.differential_privacy import describe_privacy, privacy_spent
 
 pytest.importorskip("dp_accounting")
@@ -15,7 +15,7 @@ ALL_TEN = [list(range(10))] * 6
 
 
 def epsilon(method: ff.Method, rounds: int = 60, population: int = 100, size: int = 10, sampled: bool = True) -> float:
-    found = privacy_spent(method, [cohort(0, r, population, size) for r in range(rounds)], population, sampled)
+    found = privacy_spent(method, [choose_cohort(0, r, population, size) for r in range(rounds)], population, sampled)
     assert found
     return float(found["epsilon"])
 

@@ -17,8 +17,7 @@ from fedflat.core.state import pack_state
 from fedflat.core.task import Batch, Task
 from fedflat.data.batches import BatchPlan
 from fedflat.engine import ENGINES
-from fedflat.engine.contract import Engine, Job, Trained
-from fedflat.engine.rounds import Trial, play
+from fedflat.engine.rounds import CohortJob, Engine, TrainedCohort, Trial, play_round
 
 CASES = Path(__file__).parent / "cases"
 ALIASES = {"lam": ("lambda",), "ghat": ("g_hat", "g"), "momentum": ("m",)}
@@ -69,7 +68,7 @@ class Recorder:
     def __init__(self, engine: Engine) -> None:
         self.engine, self.messages, self.ends = engine, list[Any](), list[Tensor]()
 
-    def train(self, jobs: Sequence[Job]) -> list[Trained]:
+    def train(self, jobs: Sequence[CohortJob]) -> list[TrainedCohort]:
         trained = self.engine.train(jobs)
         self.messages.append(jobs[0].message)
         self.ends.append(trained[0].ends)
@@ -93,7 +92,7 @@ def gaps(case: str | Path, method: Method, engine: str, dtype: torch.dtype = tor
         cohort = [int(client) for client in data["participants"][r]]
         weights = torch.tensor(data["agg_weight"][r], dtype=dtype)
         recorder = Recorder(runner)
-        play(method, recorder, [trial], r, [cohort], [weights], clients, sgd)
+        play_round(method, recorder, [trial], r, [cohort], [weights], clients, sgd)
         seen = _seen(trial, recorder, clients)
         found = {n: _gap(values, data[n][r], n) for n, values in seen.items() if _comparable(values, data, n, r)}
         worst = {name: max(gap, worst.get(name, 0.0)) for name, gap in found.items()}

@@ -9,8 +9,9 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from fedflat.kernels.conv_triton import conv_kernel, weight_grad_kernel
-from fedflat.kernels.tiles import Tiles, conv_tiles, few, weight_grad_tiles
+from fedflat.engine.kernels.lanes import few_entries
+from fedflat.engine.kernels.launch import Tiles, conv_tiles, weight_grad_tiles
+from fedflat.engine.kernels.triton_kernels import conv_kernel, weight_grad_kernel
 
 ROOM = {89: 101_376, 90: 232_448}  # bytes that one program may have: RTX 4090 (A100 has more), H100
 POINTERS = ("x", "w", "b", "y", "g")
@@ -35,7 +36,7 @@ def compiled(kernel: Any, dtype: str, constants: dict[str, Any], tiles: Tiles, c
 
 def conv(dtype: str, channels: int, outputs: int, pool: bool, capability: int) -> Any:
     """A 5x5 convolution of images of 16 x 16 pixels, with their padding where channels are few."""
-    tiles, taps = conv_tiles(5, channels, outputs, dtype == "fp32"), not few(channels)
+    tiles, taps = conv_tiles(5, channels, outputs, dtype == "fp32"), not few_entries(channels)
     side, padding, size = (16, 2, 16) if taps else (20, 0, 16)
     shape = {"HEIGHT": side, "WIDTH": side, "CHANNELS": channels, "OUTPUTS": outputs, "TOP": -padding, "LEFT": -padding}
     rows = size // 2 if pool else size

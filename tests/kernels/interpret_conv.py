@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedflat.kernels import conv_launch
-from fedflat.kernels.tiles import Tiles
+from fedflat.engine.kernels import launch
+from fedflat.engine.kernels.launch import Tiles
 
 
 class Case(NamedTuple):
@@ -61,9 +61,9 @@ def check(case: Case) -> None:
     x = torch.randn(case.lanes, case.batch, *size, case.channels).permute(0, 1, 4, 2, 3)
     w = rows(case)
     b = torch.randn(case.lanes, case.outputs) if case.bias else None
-    y = conv_launch.conv(x.contiguous(), w, b, p, case.tiles)
+    y = launch.launch_conv(x.contiguous(), w, b, p, case.tiles)
     g = torch.randn(y.shape)
-    got = (y, conv_launch.input_grad(g, w, p, case.tiles), conv_launch.weight_grad(g, x, (k, k), p, case.tiles))
+    got = (y, launch.launch_input_grad(g, w, p, case.tiles), launch.launch_weight_grad(g, x, (k, k), p, case.tiles))
     for name, a, r in zip(("conv", "input_grad", "weight_grad"), got, reference(x, w, b, g, case.padding), strict=True):
         error = float((a - r).norm() / r.norm())
         assert error < 1e-6, f"{name} {case}: relative error {error}"  # NaN fails too
@@ -75,7 +75,7 @@ def pooled(case: Case) -> None:
     x = torch.randn(case.lanes, case.batch, case.channels, 7, 6)
     w = rows(case)
     b = torch.randn(case.lanes, case.outputs) if case.bias else None
-    y, corner = conv_launch.conv_pool(x, w, b, p, case.tiles)
+    y, corner = launch.launch_conv_pool(x, w, b, p, case.tiles)
     z = reference(x, w, b, None, case.padding)[0]
     best, place = F.max_pool2d(z.flatten(0, 1), 2, return_indices=True)
     expected = place // z.shape[4] % 2 * 2 + place % z.shape[4] % 2
@@ -83,8 +83,8 @@ def pooled(case: Case) -> None:
     assert torch.equal(corner.flatten(0, 1), expected.to(torch.uint8)), case
     g = torch.randn(y.shape)
     whole = F.max_unpool2d(g.flatten(0, 1), place, 2, output_size=z.shape[3:])
-    assert torch.equal(conv_launch.spread(g.flatten(0, 1), corner.flatten(0, 1), z.shape[3:]), whole), case
-    got = conv_launch.pool_weight_grad(g, corner, x, (k, k), p, case.tiles)  # used where channels are few
+    assert torch.equal(launch.launch_spread(g.flatten(0, 1), corner.flatten(0, 1), z.shape[3:]), whole), case
+    got = launch.launch_pool_weight_grad(g, corner, x, (k, k), p, case.tiles)  # used where channels are few
     slope = reference(x, w, b, whole.unflatten(0, g.shape[:2]), case.padding)[2]
     assert float((got - slope).norm() / slope.norm()) < 1e-6, case
 
@@ -94,7 +94,7 @@ def equals() -> None:
     x = torch.zeros(1, 1, 1, 4, 4)
     x[..., 2, 3] = torch.nan
     x[..., 1, 2] = 1
-    y, corner = conv_launch.conv_pool(x, torch.ones(1, 1, 1, 1, 1), None, [0, 0])
+    y, corner = launch.launch_conv_pool(x, torch.ones(1, 1, 1, 1, 1), None, [0, 0])
     assert torch.equal(y.flatten().isnan(), torch.tensor([False, False, False, True]))
     assert corner.flatten().tolist()[:3] == [0, 2, 0]
 
@@ -103,11 +103,11 @@ def shared() -> None:
     """Lanes may share filters, or the corners but not the gradients."""
     x, w = torch.randn(2, 2, 8, 5, 6), torch.randn(4, 8, 1, 1)
     expected = torch.stack([F.conv2d(lane, w) for lane in x])
-    assert torch.allclose(conv_launch.conv(x, w.expand(2, -1, -1, -1, -1), None, [0, 0]), expected, atol=1e-5)
+    assert torch.allclose(launch.launch_conv(x, w.expand(2, -1, -1, -1, -1), None, [0, 0]), expected, atol=1e-5)
     images, g = torch.randn(1, 2, 3, 6, 6).expand(2, -1, -1, -1, -1), torch.randn(2, 2, 8, 3, 3)
     corner = torch.randint(0, 4, (1, 2, 8, 3, 3), dtype=torch.uint8).expand(2, -1, -1, -1, -1)
-    got = conv_launch.pool_weight_grad(g, corner, images, (1, 1), [0, 0])
-    whole = conv_launch.spread(g.flatten(0, 1), corner.flatten(0, 1), (6, 6)).unflatten(0, (2, 2))
+    got = launch.launch_pool_weight_grad(g, corner, images, (1, 1), [0, 0])
+    whole = launch.launch_spread(g.flatten(0, 1), corner.flatten(0, 1), (6, 6)).unflatten(0, (2, 2))
     assert torch.allclose(got, torch.einsum("lsohw,lschw->loc", whole, images)[..., None, None], atol=1e-4)
 
 

@@ -15,10 +15,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from fedflat.kernels import lanes, patches
-from fedflat.kernels.conv import conv2d
-from fedflat.kernels.conv_pool import conv_pool
-from fedflat.kernels.layers import LaneConv2d, LaneConvPool, use_lane_ops
+from fedflat.engine.kernels import LaneConv2d, LaneConvPool, lanes, use_lane_ops
+from fedflat.engine.kernels.conv import conv2d, conv_pool2d
 from fedflat.models import MODELS
 
 HOW = {
@@ -34,7 +32,7 @@ HOW = {
 def _way(request, monkeypatch):
     """Both ways of the CPU: the matrix of patches, and the loop where it would be too large."""
     if request.param == "loop":
-        monkeypatch.setattr(patches, "MOST", 0)
+        monkeypatch.setattr(lanes, "MAX_PATCH_ENTRIES", 0)
 
 
 def problem(groups: int, count: int = 3, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor]:
@@ -118,21 +116,23 @@ def test_a_traced_step_has_one_operator_for_each_pass(mode):
 @pytest.mark.parametrize("how", HOW.values(), ids=HOW)
 def test_grouped_convolutions_equal_those_lane_by_lane(how):
     x, w, b = problem(how[3])
-    y = lanes.conv(x, w, b, *how)
+    y = lanes.lane_conv(x, w, b, *how)
     torch.testing.assert_close(lanes.grouped_conv(x, w, b, *how), y)
-    torch.testing.assert_close(lanes.grouped_input_grad(y, w, [7, 6], *how), lanes.input_grad(y, w, [7, 6], *how))
-    torch.testing.assert_close(lanes.grouped_weight_grad(y, x, [3, 3], *how), lanes.weight_grad(y, x, [3, 3], *how))
+    torch.testing.assert_close(lanes.grouped_input_grad(y, w, [7, 6], *how), lanes.lane_input_grad(y, w, [7, 6], *how))
+    torch.testing.assert_close(
+        lanes.grouped_weight_grad(y, x, [3, 3], *how), lanes.lane_weight_grad(y, x, [3, 3], *how)
+    )
 
 
 @pytest.mark.usefixtures("_way")
 @pytest.mark.parametrize("how", HOW.values(), ids=HOW)
 def test_fake_tensors_have_the_shapes_and_strides_of_real_ones(how):
     x, w, b = problem(how[3])
-    y = lanes.conv(x, w, b, *how)
+    y = lanes.lane_conv(x, w, b, *how)
     pairs = [
         (y, lanes.empty_conv(x, w, b, *how)),
-        (lanes.input_grad(y, w, [7, 6], *how), lanes.empty_input_grad(y, w, [7, 6], *how)),
-        (lanes.weight_grad(y, x, [3, 3], *how), lanes.empty_weight_grad(y, x, [3, 3], *how)),
+        (lanes.lane_input_grad(y, w, [7, 6], *how), lanes.empty_input_grad(y, w, [7, 6], *how)),
+        (lanes.lane_weight_grad(y, x, [3, 3], *how), lanes.empty_weight_grad(y, x, [3, 3], *how)),
     ]
     assert [(a.shape, a.stride()) for a, _ in pairs] == [(a.shape, a.stride()) for _, a in pairs]
 
@@ -174,7 +174,7 @@ def test_pooled_convolutions_have_the_gradients_of_their_layers(padding, wanted)
 
         return vmap(grad(loss, wanted))(*problem(1))
 
-    torch.testing.assert_close(slopes(conv_pool), slopes(layers), rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(slopes(conv_pool2d), slopes(layers), rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("first", [True, False], ids=["first layer", "later layer"])
@@ -190,7 +190,7 @@ def test_pooled_convolutions_have_second_derivatives(first):
 
         return grad(length, (0, 1))(x, w)
 
-    torch.testing.assert_close(curved(conv_pool), curved(layers), rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(curved(conv_pool2d), curved(layers), rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("dims", [(0, None, None), (None, 0, 0), (0, 0, None)])
@@ -198,7 +198,7 @@ def test_pooled_convolutions_share_tensors(dims):
     given = [t if d == 0 else t[0] for t, d in zip(problem(1), dims, strict=True)]
     got, expected = (
         vmap(grad(lambda x, w, b: op(x, w, b, (2, 1)).sin().sum(), (1, 2)), in_dims=dims)(*given)
-        for op in (conv_pool, layers)
+        for op in (conv_pool2d, layers)
     )
     torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-10)
 
@@ -229,11 +229,11 @@ TOLERANCE = {torch.bfloat16: 0.1, torch.float16: 1e-2, torch.float32: 1e-2, torc
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 def test_on_a_gpu_results_and_strides_are_as_announced(how, dtype):
     x, w, b = (t.to("cuda", dtype) for t in problem(how[3]))
-    y = lanes.conv(x, w, b, *how)
+    y = lanes.lane_conv(x, w, b, *how)
     pairs = [
         (y, lanes.empty_conv(x, w, b, *how)),
-        (lanes.input_grad(y, w, [7, 6], *how), lanes.empty_input_grad(y, w, [7, 6], *how)),
-        (lanes.weight_grad(y, x, [3, 3], *how), lanes.empty_weight_grad(y, x, [3, 3], *how)),
+        (lanes.lane_input_grad(y, w, [7, 6], *how), lanes.empty_input_grad(y, w, [7, 6], *how)),
+        (lanes.lane_weight_grad(y, x, [3, 3], *how), lanes.empty_weight_grad(y, x, [3, 3], *how)),
     ]
     assert [(a.shape, a.stride()) for a, _ in pairs] == [(a.shape, a.stride()) for _, a in pairs]
     got = gradients(conv2d, x, w, b, how)
@@ -257,7 +257,7 @@ def test_on_a_gpu_pooled_convolutions_agree(padding, wanted, channels, dtype):
     def slopes(op, *given):
         return vmap(grad(lambda x, w, b: op(x, w, b, padding).square().sum() / 4096, wanted))(*given)
 
-    got = slopes(conv_pool, *(t.to(dtype) for t in (x, w, b)))
+    got = slopes(conv_pool2d, *(t.to(dtype) for t in (x, w, b)))
     for a, e in zip(got, slopes(layers, x, w, b), strict=True):
         assert (a - e).norm() / e.norm() < TOLERANCE[dtype] / 5
 

@@ -13,7 +13,7 @@ from fedflat.core.local_training import SGD
 from fedflat.core.method import Method
 from fedflat.core.task import Batch
 from fedflat.data.batches import BatchPlan
-from fedflat.engine.rounds import Trial, play
+from fedflat.engine.rounds import Trial, play_round
 from fedflat.engine.sequential import Sequential
 
 _rng = np.random.default_rng(0)
@@ -62,5 +62,5 @@ def train(
     for r, who in enumerate(cohorts):
         weights = torch.tensor([SIZES[k % 3] for k in who], dtype=torch.float64)
         sgd = SGD(torch.tensor(LR, dtype=torch.float64), momentum, 0.0)
-        play(method, engine, [trial], r, [who], [weights], len(a), sgd)
+        play_round(method, engine, [trial], r, [who], [weights], len(a), sgd)
     return trial

@@ -14,8 +14,7 @@ from fedflat.core.method import Method
 from fedflat.core.state import state_tensors
 from fedflat.core.task import Batch, Task
 from fedflat.data.batches import BatchPlan
-from fedflat.engine.bench import Bench
-from fedflat.engine.graph import trace
+from fedflat.engine.batched import Lanes, trace_operations
 
 
 class Kept(NamedTuple):
@@ -64,16 +63,16 @@ class TheOtherWayRound(Keeper):
 def _step(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also the step of a GPU, which writes over its inputs, without its compiler."""
 
-    def traced(self: Bench, plan: BatchPlan) -> None:
-        self._step = trace(self._in_place, self.carry, self.message, self.lr, plan)
+    def traced(self: Lanes, plan: BatchPlan) -> None:
+        self._step = trace_operations(self._in_place, self.carry, self.message, self.lr, plan)
         self._reads = [True] * len(state_tensors(self.message))
 
-    def tick(self: Bench, time: int) -> None:
+    def tick(self: Lanes, time: int) -> None:
         self._step(self.carry, self.message, self.lr, BatchPlan(*(t[time] for t in self._plan)))
 
     if request.param == "in place":
-        monkeypatch.setattr(Bench, "_trace", traced)
-        monkeypatch.setattr(Bench, "_tick", tick)
+        monkeypatch.setattr(Lanes, "_trace", traced)
+        monkeypatch.setattr(Lanes, "_tick", tick)
 
 
 @pytest.mark.usefixtures("_step")

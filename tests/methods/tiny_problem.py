@@ -16,7 +16,7 @@ from fedflat.core.task import Task
 from fedflat.data.batches import ClientBatches
 from fedflat.data.dataset import Dataset
 from fedflat.engine import ENGINES
-from fedflat.engine.rounds import Trial, play
+from fedflat.engine.rounds import Trial, play_round
 
 RAGGED, EQUAL = (5, 3, 9, 4), (8, 8, 8, 8)
 COHORTS = ([0, 2], [1, 3], [2, 1], [3, 0])
@@ -76,7 +76,7 @@ def train(
         chosen = [cohorts[(r + trial.seed) % len(cohorts)] for trial in trials]
         values = [source.sizes[list(who)].to(source.dtype) for who in chosen]
         values = values if weights == "examples" else [torch.ones_like(v) for v in values]
-        play(method, runner, trials, r, chosen, values, len(source.sizes), sgd(momentum, source.dtype))
+        play_round(method, runner, trials, r, chosen, values, len(source.sizes), sgd(momentum, source.dtype))
     return list(trials)
 
 

@@ -13,7 +13,7 @@ from fedflat.core.task import Batch, Task
 from fedflat.data.batches import ClientBatches
 from fedflat.data.dataset import Augment, Dataset
 from fedflat.engine import ENGINES
-from fedflat.engine.rounds import Trial, play
+from fedflat.engine.rounds import Trial, play_round
 from fedflat.errors import UserError
 from fedflat.methods.fedavg import FedAvg
 from fedflat.methods.fedbabu import FedBABU
@@ -38,7 +38,7 @@ def train(method: Method, problem, weight_decay: float, engine: str = "sequentia
     trial, runner = Trial(0, method, w), ENGINES[engine](method, task, feed)
     sgd = SGD(torch.tensor(0.1, dtype=torch.float64), 0.9, weight_decay)
     for r, cohort in enumerate([[0, 2], [1, 3], [2, 1]]):
-        play(method, runner, [trial], r, [cohort], [torch.ones(2, dtype=torch.float64)], len(SIZES), sgd)
+        play_round(method, runner, [trial], r, [cohort], [torch.ones(2, dtype=torch.float64)], len(SIZES), sgd)
     return trial
 
 

@@ -15,7 +15,7 @@ from fedflat.core.local_training import SGD, local_update
 from fedflat.core.method import Message, Method
 from fedflat.data.batches import BatchPlan
 from fedflat.engine.checkpoint import load_tensors, save_tensors
-from fedflat.engine.evaluate import evaluate
+from fedflat.engine.rounds import evaluate
 from fedflat.errors import UserError
 from fedflat.personal.alone import Alone, local_only, rounds_alone
 from fedflat.personal.finished import read_run

@@ -14,7 +14,7 @@ import torch
 from fedflat import Experiment, UserError, run
 from fedflat.cli import main
 from fedflat.engine.checkpoint import load_tensors
-from fedflat.engine.contract import Trained
+from fedflat.engine.rounds import TrainedCohort
 from fedflat.engine.sequential import Sequential
 from fedflat.experiments.assemble import assemble
 from fedflat.experiments.config import dump, load
@@ -178,7 +178,7 @@ def test_many_processes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 class Far(Sequential):
     """An engine whose clients' models stay where they are."""
 
-    def train(self, jobs: Any) -> list[Trained]:
+    def train(self, jobs: Any) -> list[TrainedCohort]:
         return [done._replace(ends=torch.empty(0)) for done in super().train(jobs)]
 
 

@@ -14,8 +14,7 @@ import tiny_problem as tiny
 
 from fedflat.core.method import Method
 from fedflat.engine import ENGINES
-from fedflat.engine.contract import Job
-from fedflat.engine.rounds import Trial, ask, settle
+from fedflat.engine.rounds import CohortJob, Trial, cohort_jobs, update_servers
 from fedflat.experiments.experiment import Experiment
 from fedflat.probes.lookout import Lookout
 
@@ -26,7 +25,7 @@ class Round(NamedTuple):
     found: dict[str, Any]
     before: Any
     after: Any
-    job: Job
+    job: CohortJob
     states: Any
     ends: Tensor
 
@@ -40,12 +39,12 @@ def watch(method: Method, *names: str, engine: str = "sequential", rounds: int =
         before, who = trial.server, tiny.COHORTS[r]
         for exchange in range(method.exchanges):
             weights = [feed.sizes[who].to(feed.dtype)]
-            jobs = ask(method, [trial], r, exchange, [who], weights, len(feed.sizes), tiny.sgd())
+            jobs = cohort_jobs(method, [trial], r, exchange, [who], weights, len(feed.sizes), tiny.sgd())
             states = trial.clients.gather(who)
             lookout.begin([trial], jobs)
             trained = runner.train(jobs)
             lookout.end(trained)
-            settle(method, [trial], trained)
+            update_servers(method, [trial], trained)
         found = lookout.measure([trial], [{"probes": {}}] * r)[0]
         seen.append(Round(found.get("probes", {}), before, trial.server, jobs[0], states, trained[0].ends))
     return seen

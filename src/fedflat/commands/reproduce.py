@@ -10,7 +10,7 @@ from typing import Literal
 
 from fedflat.commands.outputs import check_file, refuse_file
 from fedflat.commands.parse import leading, parse
-from fedflat.engine.place import find_place
+from fedflat.engine.processes import find_rank
 from fedflat.errors import UserError
 from fedflat.experiments.experiment import Experiment
 from fedflat.options import Count, Index, check_writable
@@ -67,7 +67,7 @@ def reproduce_command(words: list[str]) -> None:
     names, flags = leading(words)
     options = parse(ReproduceOptions, flags, PROG)
     _check(options, names)
-    if find_place(options.engine).size > 1:
+    if find_rank(options.engine).size > 1:
         raise UserError("reproduce: trains in one process; do not start it with torchrun")
     from fedflat.papers.command import list_tables, some_tables, write_page
     from fedflat.papers.plan import Request

@@ -18,7 +18,7 @@ from fedflat.commands.rehearsal import rehearse
 from fedflat.core.method import Method
 from fedflat.engine.configuration import same_run
 from fedflat.engine.folder import OtherRun
-from fedflat.engine.place import find_place
+from fedflat.engine.processes import find_rank
 from fedflat.errors import UserError
 from fedflat.experiments.config import dump, load, method_to_dict
 from fedflat.experiments.experiment import Experiment, Setting
@@ -58,7 +58,7 @@ def run_command(words: list[str]) -> None:
     values = {f.name: getattr(options.method, f.name) for f in dataclasses.fields(method)}
     experiment = _experiment(dataclasses.replace(method, **values), options.setting)
     label = names[0] if names else method_to_dict(method)["name"]
-    leads = find_place(experiment.engine).leads
+    leads = find_rank(experiment.engine).leads
     with output_folder(options.files, label, leads) as out, continuing(["run"], [out], out):
         result = train(experiment, out, options.files.resume, label)
         if leads:
@@ -76,7 +76,7 @@ def compare_command(words: list[str]) -> None:
     methods = [method_spec(name) for name in names]
     about = f"Train several methods (NAME or NAME:rho=2,...) and compare them: {', '.join(METHODS)}."
     options = parse_flags(None, base, Comparison, flags, "fedflat compare METHOD METHOD ...", about)
-    if find_place(options.setting.engine).size > 1:
+    if find_rank(options.setting.engine).size > 1:
         raise UserError("compare: trains in one process; under torchrun use fedflat run for each method")
     experiments = {name: _experiment(method, options.setting) for name, method in zip(names, methods, strict=True)}
     with output_folder(options.files, "compare", leads=True) as out:
@@ -102,7 +102,7 @@ def train(experiment: Experiment, out: Path, resume: bool, label: str) -> Result
     """Train with a live progress bar, or lines where there is no terminal, of which many processes show one."""
     from fedflat.progress import TrainingBar
 
-    if not find_place(experiment.engine).leads:
+    if not find_rank(experiment.engine).leads:
         return run(experiment, out, resume)
     pulse = LogTicker()
     with TrainingBar(label, experiment.rounds) as bar:

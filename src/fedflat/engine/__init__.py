@@ -8,7 +8,7 @@ from fedflat.core.method import Method
 from fedflat.core.task import Task
 from fedflat.data.batches import BatchSource
 from fedflat.engine.batched import Batched
-from fedflat.engine.contract import Engine
+from fedflat.engine.rounds import Engine
 from fedflat.engine.sequential import Sequential
 
 ENGINES: dict[str, Callable[[Method, Task, BatchSource], Engine]] = {"sequential": Sequential, "batched": Batched}

@@ -17,18 +17,109 @@ from fedflat.core.state import pack_state, rows_to_states, send_to_device, state
 from fedflat.core.task import Task
 from fedflat.data.batches import BatchSource
 from fedflat.engine.batched import Batched
-from fedflat.engine.contract import Job, Trained
-from fedflat.engine.guests import Desk, Item, fetch, give_back, home, journeys
-from fedflat.engine.packing import assign
-from fedflat.engine.world import World
+from fedflat.engine.lane_packing import assign_ranks
+from fedflat.engine.processes import ProcessGroup
+from fedflat.engine.rounds import ClientStates, CohortJob, TrainedCohort
+
+Item = tuple[int, int]  # number of the job, position in its cohort
 
 
-class Part(NamedTuple):
+def home_rank(client: int, ranks: int) -> int:
+    """The rank that keeps a client's state."""
+    return client % ranks
+
+
+class StateTransfer(NamedTuple):
+    """A state goes from rank `source` to rank `target`."""
+
+    source: int
+    target: int
+
+
+class BorrowedStates:
+    """The states of a rank's part of a cohort: its own clients' in its store, its guests' (by position) on loan."""
+
+    def __init__(self, store: ClientStates, size: int, guests: Mapping[int, Tensor]) -> None:
+        self.store, self.initial, self.guests = store, store.initial, list(guests)
+        self.own = [position for position in range(size) if position not in guests]
+        self.loan = torch.stack(list(guests.values())) if guests else None
+
+    def gather(self, clients: Sequence[int]) -> Any:
+        """The states of all clients of the part, in their order."""
+        states = self.store.gather(clients)
+        if self.loan is None:
+            return states
+        loan = rows_to_states(self.initial, self.loan)
+        return tree_map(lambda all, new: all.index_copy(0, send_to_device(self.guests, all.device), new), states, loan)
+
+    def scatter(self, clients: Sequence[int], states: Any) -> None:
+        """Keep what own clients have learned; that of the guests is ready to go home."""
+        if self.own:
+            own = tree_map(lambda all: all[send_to_device(self.own, all.device)], states)
+            self.store.scatter([clients[position] for position in self.own], own)
+        if self.guests:
+            self.loan = states_to_rows(tree_map(lambda all: all[send_to_device(self.guests, all.device)], states))
+
+    def returning(self) -> dict[int, Tensor]:
+        """The guests' states by position."""
+        return {} if self.loan is None else dict(zip(self.guests, self.loan.unbind(), strict=True))
+
+
+def plan_transfers(jobs: Sequence[CohortJob], ranks: Mapping[Item, int], size: int) -> dict[Item, StateTransfer]:
+    """Who is trained away from home; nobody where clients keep nothing."""
+    if not pack_state(jobs[0].states.initial):
+        return {}
+    homes = {item: home_rank(jobs[item[0]].clients[item[1]], size) for item in ranks}
+    return {item: StateTransfer(homes[item], rank) for item, rank in ranks.items() if rank != homes[item]}
+
+
+def fetch_states(
+    world: ProcessGroup, jobs: Sequence[CohortJob], routes: Mapping[Item, StateTransfer]
+) -> dict[Item, Tensor]:
+    """The states of this rank's guests; those of its own clients who are guests elsewhere leave."""
+    rows: dict[Item, Tensor] = {}
+    for number, job in enumerate(jobs):
+        items = [item for item, route in routes.items() if item[0] == number and route.source == world.rank]
+        if items:
+            states = job.states.gather([job.clients[position] for _, position in items])
+            rows |= zip(items, states_to_rows(states).unbind(), strict=True)
+    return exchange_vectors(world, jobs, routes, rows)
+
+
+def return_states(
+    world: ProcessGroup, jobs: Sequence[CohortJob], routes: Mapping[Item, StateTransfer], rows: Mapping[Item, Tensor]
+) -> None:
+    """The same ways in the other direction: guests' states leave, those of this rank's clients are stored."""
+    back = {item: StateTransfer(route.target, route.source) for item, route in routes.items()}
+    for (number, position), row in exchange_vectors(world, jobs, back, rows).items():
+        job = jobs[number]
+        job.states.scatter([job.clients[position]], rows_to_states(job.states.initial, row[None]))
+
+
+def exchange_vectors(
+    world: ProcessGroup, jobs: Sequence[CohortJob], routes: Mapping[Item, StateTransfer], rows: Mapping[Item, Tensor]
+) -> dict[Item, Tensor]:
+    """Carry states, as vectors, along their routes: takes those that leave here, gives those that arrive."""
+    leaving: dict[int, list[Tensor]] = {}
+    arriving: dict[int, list[Item]] = {}
+    for item, route in routes.items():
+        if route.source == world.rank:
+            leaving.setdefault(route.target, []).append(rows[item])
+        elif route.target == world.rank:
+            arriving.setdefault(route.source, []).append(item)
+    like = pack_state(jobs[0].states.initial)
+    width = sum(tensor.numel() for tensor in like.values())
+    room = {rank: next(iter(like.values())).new_empty(len(items), width) for rank, items in arriving.items()}
+    got = world.move({rank: torch.stack(states) for rank, states in leaving.items()}, room)
+    return {item: row for rank, items in arriving.items() for item, row in zip(items, got[rank], strict=True)}
+
+
+class RankShare(NamedTuple):
     """This rank's part of a job, and the positions of its clients in the whole cohort."""
 
-    job: Job
+    job: CohortJob
     positions: list[int]
-    desk: Desk
+    desk: BorrowedStates
 
 
 class Distributed:
@@ -38,7 +129,7 @@ class Distributed:
     in the cohort's order: nothing but measurements wants single models, and they would have to travel.
     """
 
-    def __init__(self, method: Method, task: Task, source: BatchSource, world: World) -> None:
+    def __init__(self, method: Method, task: Task, source: BatchSource, world: ProcessGroup) -> None:
         self.method, self.source, self.world = method, source, world
         self.share = Batched(method, task, source)
 
@@ -50,31 +141,37 @@ class Distributed:
     def prepare(self, rounds: Sequence[Sequence[int]]) -> None:
         """Choose lanes for this rank's share of these rounds, taken as if every client could go anywhere."""
         mine = [
-            [n for n, rank in zip(lengths, assign(lengths, self.world.size), strict=True) if rank == self.world.rank]
+            [
+                n
+                for n, rank in zip(lengths, assign_ranks(lengths, self.world.size), strict=True)
+                if rank == self.world.rank
+            ]
             for lengths in rounds
         ]
         self.share.prepare([lengths for lengths in mine if lengths] or [[1]])
 
-    def train(self, jobs: Sequence[Job]) -> list[Trained]:
+    def train(self, jobs: Sequence[CohortJob]) -> list[TrainedCohort]:
         """Run one exchange."""
         with torch.no_grad():
             ranks = self._ranks(jobs)
-            routes = journeys(jobs, ranks, self.world.size)
-            parts = self._parts(jobs, ranks, fetch(self.world, jobs, routes))
+            routes = plan_transfers(jobs, ranks, self.world.size)
+            parts = self._parts(jobs, ranks, fetch_states(self.world, jobs, routes))
             trained = self.share.train([part.job for part in parts.values()]) if parts else []
-            give_back(self.world, jobs, routes, _returning(parts))
+            return_states(self.world, jobs, routes, _returning(parts))
             return self._conclude(jobs, parts, dict(zip(parts, trained, strict=True)))
 
-    def _ranks(self, jobs: Sequence[Job]) -> dict[Item, int]:
+    def _ranks(self, jobs: Sequence[CohortJob]) -> dict[Item, int]:
         """Who trains whom; every rank comes to the same answer."""
         items = [(number, position) for number, job in enumerate(jobs) for position in range(len(job.clients))]
         clients = [jobs[number].clients[position] for number, position in items]
         seeds = [jobs[number].seed for number, _ in items]
         lengths = self.source.lengths(seeds, jobs[0].round, clients, jobs[0].exchange)
-        homes = [home(client, self.world.size) for client in clients] if pack_state(jobs[0].states.initial) else []
-        return dict(zip(items, assign(lengths, self.world.size, homes), strict=True))
+        homes = [home_rank(client, self.world.size) for client in clients] if pack_state(jobs[0].states.initial) else []
+        return dict(zip(items, assign_ranks(lengths, self.world.size, homes), strict=True))
 
-    def _parts(self, jobs: Sequence[Job], ranks: Mapping[Item, int], guests: Mapping[Item, Tensor]) -> dict[int, Part]:
+    def _parts(
+        self, jobs: Sequence[CohortJob], ranks: Mapping[Item, int], guests: Mapping[Item, Tensor]
+    ) -> dict[int, RankShare]:
         """This rank's clients of each job; jobs without any are left out."""
         positions: dict[int, list[int]] = {}
         for (number, position), rank in ranks.items():
@@ -88,8 +185,8 @@ class Distributed:
         }
 
     def _conclude(
-        self, jobs: Sequence[Job], parts: Mapping[int, Part], trained: Mapping[int, Trained]
-    ) -> list[Trained]:
+        self, jobs: Sequence[CohortJob], parts: Mapping[int, RankShare], trained: Mapping[int, TrainedCohort]
+    ) -> list[TrainedCohort]:
         """The cohorts' means, from one sum over ranks of one vector."""
         shares = tuple(
             _share(job, parts[number].job, trained[number].cohort) if number in parts else self._nothing(job)
@@ -99,11 +196,11 @@ class Distributed:
         means = tree_map(lambda t: t[0], rows_to_states(shares, sums))
         ends = [trained[n].ends if n in trained else job.message.params[None][:0] for n, job in enumerate(jobs)]
         return [
-            Trained(Cohort(mean, uniform, len(job.clients), job.population), end)
+            TrainedCohort(Cohort(mean, uniform, len(job.clients), job.population), end)
             for job, (mean, uniform), end in zip(jobs, means, ends, strict=True)
         ]
 
-    def _nothing(self, job: Job) -> tuple[Any, Any]:
+    def _nothing(self, job: CohortJob) -> tuple[Any, Any]:
         """What a rank without clients adds: replies of zeros."""
         steps = torch.ones_like(job.sgd.lr)
         reply, _ = finish_local_training(
@@ -113,15 +210,15 @@ class Distributed:
         return zeros, zeros
 
 
-def _part(job: Job, positions: list[int], guests: Mapping[int, Tensor]) -> Part:
+def _part(job: CohortJob, positions: list[int], guests: Mapping[int, Tensor]) -> RankShare:
     """The job of the clients at these positions."""
-    desk = Desk(job.states, len(positions), guests)
+    desk = BorrowedStates(job.states, len(positions), guests)
     weights = job.weights[send_to_device(positions, job.weights.device)]
     clients = [job.clients[position] for position in positions]
-    return Part(job._replace(clients=clients, weights=weights, states=desk), positions, desk)
+    return RankShare(job._replace(clients=clients, weights=weights, states=desk), positions, desk)
 
 
-def _returning(parts: Mapping[int, Part]) -> dict[Item, Tensor]:
+def _returning(parts: Mapping[int, RankShare]) -> dict[Item, Tensor]:
     """What guests have learned."""
     return {
         (number, part.positions[place]): row
@@ -130,7 +227,7 @@ def _returning(parts: Mapping[int, Part]) -> dict[Item, Tensor]:
     }
 
 
-def _share(job: Job, part: Job, cohort: Cohort) -> tuple[Any, Any]:
+def _share(job: CohortJob, part: CohortJob, cohort: Cohort) -> tuple[Any, Any]:
     """A rank's contribution to the weighted and the plain means."""
     weight, number = part.weights.sum() / job.weights.sum(), len(part.clients) / len(job.clients)
     return tree_map(lambda t: t * weight.to(t.dtype), cohort.mean), tree_map(lambda t: t * number, cohort.uniform)

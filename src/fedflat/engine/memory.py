@@ -12,6 +12,7 @@ Images and labels are on the device when this is asked.
 
 from __future__ import annotations
 
+import ctypes
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,8 +25,22 @@ from fedflat.core.method import Method
 from fedflat.core.state import count_bytes
 from fedflat.core.task import Batch, Task
 from fedflat.data.batches import ClientBatches
-from fedflat.engine.evaluate import BATCH
+from fedflat.engine.rounds import EVALUATION_BATCH
 from fedflat.errors import UserError
+
+_TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # glibc's names for what mallopt sets: M_TRIM_THRESHOLD, M_MMAP_MAX
+
+
+def keep_freed_memory() -> None:
+    """Let the C library keep what this process frees instead of giving it back to the system at once.
+
+    glibc maps every block above 32 MB anew, and the system clears its pages one by one. In a step with a model of
+    millions of parameters that takes as long as the arithmetic. Other C libraries are left as they are.
+    """
+    if sys.platform == "linux" and hasattr(library := ctypes.CDLL(None), "mallopt"):
+        library.mallopt(_MMAP_MAX, 0)
+        library.mallopt(_TRIM_THRESHOLD, -1)
+
 
 SPARE = 8  # vectors of the model's length that a lane needs beside its state and message
 
@@ -39,7 +54,7 @@ GB = 1e9
 ADVICE = "use fewer --seeds, a smaller --batch-size or --cohort, or --precision bf16"
 
 
-class Needs(NamedTuple):
+class MemoryEstimate(NamedTuple):
     """Bytes by purpose."""
 
     lanes: int
@@ -52,7 +67,7 @@ class Needs(NamedTuple):
         return sum(self) - self.states
 
 
-def needs(
+def estimate_memory(
     method: Method,
     task: Task,
     feed: ClientBatches,
@@ -60,23 +75,23 @@ def needs(
     lanes: int,
     trials: Sequence[tuple[int, int]],
     ranks: int = 1,
-) -> Needs:
+) -> MemoryEstimate:
     """The estimate above for `trials` with so many clients, and so many of them in a round, on one of `ranks`."""
     server, state = method.init_server(params), count_bytes(method.init_client(params))
-    each, model = activations(task, feed, params), count_bytes(params)
+    each, model = activation_bytes(task, feed, params), count_bytes(params)
     per_lane = SPARE * model + feed.batch_size * each + state + count_bytes(method.broadcast(server))
-    test = feed.dataset.x_test.numel() * params.element_size() + BATCH * each // 2
+    test = feed.dataset.x_test.numel() * params.element_size() + EVALUATION_BATCH * each // 2
     servers = sum(count_bytes(server) + 2 * cohort * (model + state) for _, cohort in trials)
-    return Needs(lanes * per_lane, test, servers, 2 * sum(clients for clients, _ in trials) * state // ranks)
+    return MemoryEstimate(lanes * per_lane, test, servers, 2 * sum(clients for clients, _ in trials) * state // ranks)
 
 
-def free_memory(device: torch.device) -> int:
+def free_gpu_memory(device: torch.device) -> int:
     """Bytes that the GPU has free, and those that torch holds but does not use."""
     free, _ = torch.cuda.mem_get_info(device)
     return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
 
 
-def activations(task: Task, feed: ClientBatches, params: Tensor) -> int:
+def activation_bytes(task: Task, feed: ClientBatches, params: Tensor) -> int:
     """Bytes that the gradient of one sample keeps and makes: what autograd saves, twice.
 
     Asked of two samples, since layers that normalise over the batch refuse a single one.
@@ -95,7 +110,9 @@ def activations(task: Task, feed: ClientBatches, params: Tensor) -> int:
     return kept
 
 
-def choose_home(estimate: Needs, free: int, say: Callable[[str], None] | None = None) -> torch.device | None:
+def choose_state_device(
+    estimate: MemoryEstimate, free: int, say: Callable[[str], None] | None = None
+) -> torch.device | None:
     """Where clients' states go: None for the device itself, the host where they do not fit beside the rest.
 
     Raises UserError where the rest does not fit either.
@@ -116,7 +133,7 @@ def choose_home(estimate: Needs, free: int, say: Callable[[str], None] | None = 
 
 
 @contextmanager
-def explained() -> Iterator[None]:
+def explain_out_of_memory() -> Iterator[None]:
     """Say in words that the memory did not do, where the estimate was too low."""
     try:
         yield

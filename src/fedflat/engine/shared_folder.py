@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedflat.engine.distributed import home_rank
 from fedflat.engine.folder import RunFolder
-from fedflat.engine.guests import home
-from fedflat.engine.world import World
+from fedflat.engine.processes import ProcessGroup
 
 IDS, CLIENTS = ".clients.clients", ".clients."  # names in `Trial.pack`: a table's row 0 is the initial state
 
@@ -23,7 +23,7 @@ IDS, CLIENTS = ".clients.clients", ".clients."  # names in `Trial.pack`: a table
 class SharedFolder:
     """What `RunFolder` does, for all ranks together; every rank calls every function."""
 
-    def __init__(self, world: World, opening: Callable[[], RunFolder]) -> None:
+    def __init__(self, world: ProcessGroup, opening: Callable[[], RunFolder]) -> None:
         self.world = world
         self._folder = opening() if world.leads else None
 
@@ -72,7 +72,7 @@ class SharedFolder:
         tensors = stored or {name: _unstored(*words) for name, words in outline.items()}
         mine = {name: self._spread(t) for name, t in tensors.items() if CLIENTS not in name or name.endswith(IDS)}
         for name in [name for name in mine if name.endswith(IDS)]:
-            homes = torch.tensor([home(client, self.world.size) for client in mine[name].tolist()])
+            homes = torch.tensor([home_rank(client, self.world.size) for client in mine[name].tolist()])
             mine |= {table: self._deal(tensors[table], homes) for table in _tables(name, tensors)}
             mine[name] = mine[name][homes == self.world.rank]
         return mine
@@ -88,7 +88,7 @@ class SharedFolder:
         return self.world.move(outgoing, {0: _room(int(rows[self.world.rank].sum()), table)})[0]
 
 
-def open_folder(world: World, path: Path, config: str, resume: bool) -> RunFolder | SharedFolder:
+def open_folder(world: ProcessGroup, path: Path, config: str, resume: bool) -> RunFolder | SharedFolder:
     """The folder of a run of one process or of many."""
     if world.size == 1:
         return RunFolder(path, config, resume)

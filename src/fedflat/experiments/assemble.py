@@ -17,14 +17,12 @@ from fedflat.data.dataset import Augment, Dataset, default_partition, hold_out
 from fedflat.data.load import load_dataset
 from fedflat.data.partition import partition_rows
 from fedflat.engine import ENGINES
-from fedflat.engine.contract import Engine
 from fedflat.engine.distributed import Distributed
-from fedflat.engine.memory import choose_home, free_memory, needs
-from fedflat.engine.rounds import Trial
-from fedflat.engine.world import World
+from fedflat.engine.memory import choose_state_device, estimate_memory, free_gpu_memory, keep_freed_memory
+from fedflat.engine.processes import ProcessGroup
+from fedflat.engine.rounds import Engine, Trial
 from fedflat.errors import UserError
 from fedflat.experiments.experiment import Experiment
-from fedflat.heap import keep_freed_memory
 from fedflat.methods.differential_privacy import set_noise_key
 from fedflat.models import build_model
 
@@ -165,7 +163,7 @@ def pick_engine(experiment: Experiment, task: Task, device: torch.device) -> str
     return "sequential" if device.type == "cpu" and task.size > LARGE else "batched"
 
 
-def make_engine(experiment: Experiment, assembly: Assembly, world: World) -> Engine:
+def make_engine(experiment: Experiment, assembly: Assembly, world: ProcessGroup) -> Engine:
     """The engine of one process or of many."""
     if world.size > 1:
         return Distributed(experiment.method, assembly.task, assembly.feed, world)
@@ -181,6 +179,6 @@ def home_of(parts: Sequence[tuple[Experiment, Assembly]], engine: Engine, ranks:
         return None
     trials = [(len(assembly.parts), each.cohort) for each, assembly in parts for _ in each.seeds]
     lanes = getattr(engine, "lanes", None) or sum(cohort for _, cohort in trials)
-    return choose_home(
-        needs(experiment.method, task, feed, starts[0], lanes, trials, ranks), free_memory(feed.y.device)
+    return choose_state_device(
+        estimate_memory(experiment.method, task, feed, starts[0], lanes, trials, ranks), free_gpu_memory(feed.y.device)
     )

@@ -6,8 +6,7 @@ import math
 from typing import Any
 
 from fedflat.core.task import Batch, Task
-from fedflat.engine.evaluate import evaluate
-from fedflat.engine.rounds import Trial
+from fedflat.engine.rounds import Trial, evaluate
 
 
 def metrics(task: Task, trial: Trial, test: Batch, played: int, seconds: float) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from fedflat.core.method import Method
-from fedflat.engine.rounds import cohort
+from fedflat.engine.rounds import choose_cohort
 from fedflat.methods.differential_privacy import find_private, privacy_spent
 
 
@@ -109,6 +109,6 @@ def privacy_of_simulation(
     """What a simulation has spent: that of the seed with the busiest client."""
     if find_private(method) is None:
         return None
-    cohorts = [[cohort(seed, r, population, size) for r in range(rounds)] for seed in seeds]
+    cohorts = [[choose_cohort(seed, r, population, size) for r in range(rounds)] for seed in seeds]
     found = [privacy_spent(method, each, population, sampled=True) for each in cohorts]
     return max((each for each in found if each), key=lambda each: each["epsilon"] or 0.0, default=None)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from fedflat.engine.memory import explained
-from fedflat.engine.place import find_place, restarts
+from fedflat.engine.memory import explain_out_of_memory
+from fedflat.engine.processes import find_rank, join_processes, torchrun_restarts
 from fedflat.engine.shared_folder import open_folder
-from fedflat.engine.world import joined
 from fedflat.experiments.assemble import assemble
 from fedflat.experiments.config import dump
 from fedflat.experiments.experiment import Experiment
@@ -26,14 +25,18 @@ def run(
     Under torchrun all processes train together, and all get the result; only rank 0 needs and touches `out`. Processes
     that torchrun had to start again resume. Ctrl-C ends a run in a folder after the round under way, which is saved.
     """
-    place = find_place(experiment.engine)
+    place = find_rank(experiment.engine)
     if place.size > 1 and experiment.probes:
         refuse(experiment.probes)
-    with joined(place, experiment.device) as world, explained():
+    with join_processes(place, experiment.device) as world, explain_out_of_memory():
         assembly = assemble(experiment)
         for start in assembly.starts:
             world.spread(start)
-        folder = open_folder(world, Path(out), dump(experiment), resume or restarts() > 0) if out is not None else None
+        folder = (
+            open_folder(world, Path(out), dump(experiment), resume or torchrun_restarts() > 0)
+            if out is not None
+            else None
+        )
         try:
             training = Training(experiment, assembly, folder, world=world)
             return _finish(training, watch or (lambda round, rows: None))

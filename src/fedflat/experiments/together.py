@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from fedflat.data.batches import ClientBatches
-from fedflat.engine.contract import Engine, Job, States
 from fedflat.engine.folder import RunFolder
-from fedflat.engine.memory import explained
-from fedflat.engine.world import ALONE
+from fedflat.engine.memory import explain_out_of_memory
+from fedflat.engine.processes import SINGLE_PROCESS
+from fedflat.engine.rounds import ClientStates, CohortJob, Engine
 from fedflat.errors import UserError
 from fedflat.experiments.assemble import Assembly, assemble, dataset_of, deal, home_of, make_engine, pick_device
 from fedflat.experiments.config import dump, to_dict
@@ -43,12 +43,12 @@ def run_together(
     """
     check_alike(experiments)
     assemblies = _assemble(experiments)
-    with explained(), ExitStack() as stack:
+    with explain_out_of_memory(), ExitStack() as stack:
         opened = [RunFolder(path, dump(e), resume) for path, e in zip(folders or (), experiments, strict=bool(folders))]
         for folder in opened:
             stack.enter_context(closing(folder))
         parts = list(zip(experiments, assemblies, strict=True))
-        engine = make_engine(experiments[0], _joint(assemblies), ALONE)
+        engine = make_engine(experiments[0], _joint(assemblies), SINGLE_PROCESS)
         outlooks = zip(*(outlook(*part) for part in parts), strict=True)
         engine.prepare([[*chain.from_iterable(lengths)] for lengths in outlooks])
         home, test = home_of(parts, engine), assemblies[0].feed.test()
@@ -111,7 +111,7 @@ def _play(trainings: Sequence[Training], offsets: Sequence[int], engine: Engine)
         training.end_round()
 
 
-def _shifted(job: Job, offset: int) -> Job:
+def _shifted(job: CohortJob, offset: int) -> CohortJob:
     """The job with clients numbered as in the joint feed."""
     clients = [client + offset for client in job.clients]
     return job._replace(clients=clients, states=Shifted(job.states, offset))
@@ -120,7 +120,7 @@ def _shifted(job: Job, offset: int) -> Job:
 class Shifted:
     """Clients' states under other numbers."""
 
-    def __init__(self, states: States, offset: int) -> None:
+    def __init__(self, states: ClientStates, offset: int) -> None:
         self.states, self.offset, self.initial = states, offset, states.initial
 
     def gather(self, clients: Sequence[int]) -> Any:

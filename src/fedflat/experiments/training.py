@@ -12,12 +12,19 @@ from torch import Tensor
 from fedflat.core.local_training import SGD, count_traffic
 from fedflat.core.state import send_to_device
 from fedflat.core.task import Batch
-from fedflat.engine.contract import Engine, Job, Trained
-from fedflat.engine.evaluate import evaluator
 from fedflat.engine.folder import RunFolder
-from fedflat.engine.rounds import Trial, ask, cohort, settle
+from fedflat.engine.processes import SINGLE_PROCESS, ProcessGroup
+from fedflat.engine.rounds import (
+    CohortJob,
+    Engine,
+    TrainedCohort,
+    Trial,
+    choose_cohort,
+    cohort_jobs,
+    evaluation_task,
+    update_servers,
+)
 from fedflat.engine.shared_folder import SharedFolder
-from fedflat.engine.world import ALONE, World
 from fedflat.experiments.assemble import Assembly, home_of, make_engine
 from fedflat.experiments.config import method_to_dict
 from fedflat.experiments.experiment import Experiment
@@ -38,7 +45,7 @@ def outlook(experiment: Experiment, assembly: Assembly) -> list[list[int]]:
 
 def _cohorts(experiment: Experiment, assembly: Assembly, round: int) -> list[list[int]]:
     """The clients of every seed in a round."""
-    return [cohort(seed, round, len(assembly.parts), experiment.cohort) for seed in experiment.seeds]
+    return [choose_cohort(seed, round, len(assembly.parts), experiment.cohort) for seed in experiment.seeds]
 
 
 def _lengths(experiment: Experiment, assembly: Assembly, round: int) -> list[int]:
@@ -61,14 +68,14 @@ class Training:
         folder: RunFolder | SharedFolder | None,
         engine: Engine | None = None,
         trials: list[Trial] | None = None,
-        world: World = ALONE,
+        world: ProcessGroup = SINGLE_PROCESS,
         test: Batch | None = None,
     ) -> None:
         self.experiment, self.assembly, self.folder, self.world = experiment, assembly, folder, world
         self.engine = engine or self._engine()
         self.trials = trials or assembly.trials(experiment, home_of([(experiment, assembly)], self.engine, world.size))
         self.test = test or assembly.feed.test()
-        self.evaluator = evaluator(assembly.task, self.test.y.device)
+        self.evaluator = evaluation_task(assembly.task, self.test.y.device)
         self.lookout = Lookout(experiment, assembly.task, assembly.feed, self.test)
         self.history: list[dict[str, Any]] = []
         self.round, self.seconds, self.steps = 0, 0.0, 0
@@ -112,21 +119,21 @@ class Training:
             self.settle(self.engine.train(self.ask(exchange)))
         self.end_round()
 
-    def ask(self, exchange: int) -> list[Job]:
+    def ask(self, exchange: int) -> list[CohortJob]:
         """What one exchange of this round asks of the engine."""
         experiment, feed, r = self.experiment, self.assembly.feed, self.round
         population, cohorts = len(self.assembly.parts), _cohorts(experiment, self.assembly, r)
         lr = send_to_device(experiment.lr * experiment.lr_decay**r, feed.y.device, feed.dtype)
         sgd = SGD(lr, experiment.momentum, experiment.weight_decay)
         weights = [self._weights(c) for c in cohorts]
-        jobs = ask(experiment.method, self.trials, r, exchange, cohorts, weights, population, sgd)
+        jobs = cohort_jobs(experiment.method, self.trials, r, exchange, cohorts, weights, population, sgd)
         self.lookout.begin(self.trials, jobs)
         return jobs
 
-    def settle(self, trained: Sequence[Trained]) -> None:
+    def settle(self, trained: Sequence[TrainedCohort]) -> None:
         """Update every trial's server with what its cohort learned."""
         self.lookout.end(trained)
-        settle(self.experiment.method, self.trials, trained)
+        update_servers(self.experiment.method, self.trials, trained)
 
     def end_round(self) -> None:
         """Count the round that was played."""

@@ -21,7 +21,7 @@ from fedflat.core.random import hash_words, purpose_key
 from fedflat.core.state import send_to_device
 from fedflat.core.task import Batch, Task
 from fedflat.data.augment import normalise
-from fedflat.engine.rounds import Trial, cohort, play
+from fedflat.engine.rounds import Trial, choose_cohort, play_round
 from fedflat.engine.sequential import Sequential
 from fedflat.errors import UserError
 from fedflat.experiments.config import load, to_dict
@@ -85,7 +85,7 @@ class Subject:
             if client >= population:
                 raise UserError(f"--clients {client}: run {self.path} has clients 0 to {population - 1}")
         chosen = list(dict.fromkeys(self.settings.clients)) or default
-        return list(chosen or cohort(trial.seed, experiment.rounds, population, experiment.cohort))
+        return list(chosen or choose_cohort(trial.seed, experiment.rounds, population, experiment.cohort))
 
     def own(self, client: int) -> Data:
         """A client's training samples."""
@@ -110,7 +110,7 @@ class Subject:
         rate = experiment.lr * experiment.lr_decay**experiment.rounds
         sizes = [len(self.parts[c]) if experiment.weights == "examples" else 1 for c in clients]
         lr, weights = (send_to_device(v, assembly.feed.y.device, assembly.feed.dtype) for v in (rate, sizes))
-        trained = play(
+        trained = play_round(
             experiment.method,
             Sequential(experiment.method, assembly.task, assembly.feed),
             [copy.deepcopy(trial)],

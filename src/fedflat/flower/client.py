@@ -15,7 +15,7 @@ from fedflat.core.local_training import SGD, local_update
 from fedflat.core.state import pack_state, unpack_state
 from fedflat.data.dataset import Dataset
 from fedflat.data.load import load_dataset
-from fedflat.engine.sequential import batches
+from fedflat.engine.sequential import client_batches
 from fedflat.errors import UserError
 from fedflat.experiments.assemble import Assembly, assemble
 from fedflat.experiments.experiment import Experiment
@@ -112,6 +112,6 @@ def exchange(node: Node, order: Order, sent: Any, client: Any) -> tuple[Any, Any
     broadcast = state(sent, method.broadcast(method.init_server(node.start)))
     rate = torch.tensor(experiment.lr * experiment.lr_decay**order.round, dtype=feed.dtype, device=feed.y.device)
     sgd = SGD(rate, experiment.momentum, experiment.weight_decay)
-    own = batches(feed, order.seed, order.round, node.client, order.exchange)
+    own = client_batches(feed, order.seed, order.round, node.client, order.exchange)
     _, reply, after = local_update(method, assembly.task, sgd, broadcast, client, own)
     return reply, after

@@ -7,8 +7,8 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from fedflat.engine.contract import Job
 from fedflat.engine.folder import read_rows, write_atomically
+from fedflat.engine.rounds import CohortJob
 
 
 class Journal:
@@ -35,7 +35,7 @@ class Journal:
         self._append({"node": node, "note": f"takes no part: {reason}"})
         self.log.warning("node %s: takes no part: %s", node, reason)
 
-    def write(self, job: Job, client: int, name: str, accepted: bool, note: str) -> None:
+    def write(self, job: CohortJob, client: int, name: str, accepted: bool, note: str) -> None:
         """What became of one client's part in an exchange."""
         row = {"round": job.round + 1, "exchange": job.exchange, "client": client, "accepted": accepted, "note": note}
         self._append(row)

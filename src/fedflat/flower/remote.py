@@ -11,8 +11,7 @@ from torch import Tensor
 
 from fedflat.core.local_training import example_messages
 from fedflat.core.state import pack_state, stack_states, unpack_state
-from fedflat.engine.contract import Job, Trained, summarise
-from fedflat.engine.rounds import cohort
+from fedflat.engine.rounds import CohortJob, TrainedCohort, average_replies, choose_cohort
 from fedflat.errors import UserError
 from fedflat.experiments.assemble import Assembly
 from fedflat.experiments.experiment import Experiment
@@ -47,11 +46,11 @@ class Remote:
     def prepare(self, rounds: Sequence[Sequence[int]]) -> None:
         """Nodes prepare themselves."""
 
-    def train(self, jobs: Sequence[Job]) -> list[Trained]:
+    def train(self, jobs: Sequence[CohortJob]) -> list[TrainedCohort]:
         """Run one exchange."""
         return [self._train(job) for job in jobs]
 
-    def _train(self, job: Job) -> Trained:
+    def _train(self, job: CohortJob) -> TrainedCohort:
         """Ask until enough replies are good; those that are stay so, but a secret mean is asked of all anew."""
         good: dict[int, Good] = {}
         for _ in range(self.federation.attempts):
@@ -67,18 +66,18 @@ class Remote:
             "start the run again to continue from its last round"
         )
 
-    def _choose(self, job: Job) -> list[int]:
+    def _choose(self, job: CohortJob) -> list[int]:
         """The clients a simulation would ask; one that is not there is replaced by the next in the same random order.
 
         A second exchange goes to the clients of the first.
         """
         self.fleet.gather(self.federation.min_nodes, RecordDict({"order": self._order(job, -1).record()}))
         if job.exchange == 0:
-            order = cohort(job.seed, job.round, job.population, job.population)
+            order = choose_cohort(job.seed, job.round, job.population, job.population)
             self.asked = [client for client in order if client in self.fleet.nodes][: self.experiment.cohort]
         return [client for client in self.asked if client in self.fleet.nodes]
 
-    def _ask(self, job: Job, clients: Sequence[int]) -> dict[int, Good]:
+    def _ask(self, job: CohortJob, clients: Sequence[int]) -> dict[int, Good]:
         """The replies that are good; what becomes of each is written down."""
         sent, orders = record(job.message), self._orders(job, clients)
         contents = {c: RecordDict({"message": sent, "order": order.record()}) for c, order in orders.items()}
@@ -91,7 +90,7 @@ class Remote:
         self._report(job, good, answers.failures)
         return good
 
-    def _ask_for_the_mean(self, job: Job, clients: Sequence[int]) -> dict[int, Good]:
+    def _ask_for_the_mean(self, job: CohortJob, clients: Sequence[int]) -> dict[int, Good]:
         """The same where replies are masked: the mean stands for each of them."""
         client_at = {self.fleet.nodes[client]: client for client in clients}
         orders = {self.fleet.nodes[client]: order for client, order in self._orders(job, clients).items()}
@@ -104,11 +103,11 @@ class Remote:
         self._report(job, good, {client_at[node]: reason for node, reason in found.failures.items()})
         return good
 
-    def _orders(self, job: Job, clients: Sequence[int]) -> dict[int, Order]:
+    def _orders(self, job: CohortJob, clients: Sequence[int]) -> dict[int, Order]:
         turns = job.states.gather(clients).turn.tolist() if clients else []
         return {client: self._order(job, int(turn)) for client, turn in zip(clients, turns, strict=True)}
 
-    def _order(self, job: Job, accepted: int) -> Order:
+    def _order(self, job: CohortJob, accepted: int) -> Order:
         data, turn = self.dataset, job.round * self.experiment.method.exchanges + job.exchange
         return Order(
             run=self.journal.run,
@@ -125,15 +124,15 @@ class Remote:
             std=list(data.std),
         )
 
-    def _report(self, job: Job, good: dict[int, Good], failures: dict[int, str]) -> None:
+    def _report(self, job: CohortJob, good: dict[int, Good], failures: dict[int, str]) -> None:
         lost = {client: "its state was gone, it began afresh" for client, each in good.items() if each.facts.lost}
         for client in [*good, *failures]:
             note = failures.get(client) or lost.get(client, "")
             self.journal.write(job, client, self.fleet.name(client), client in good, note)
 
-    def _average(self, job: Job, good: dict[int, Good]) -> Trained:
+    def _average(self, job: CohortJob, good: dict[int, Good]) -> TrainedCohort:
         """Means over the good replies, in the order in which a simulation would sum them."""
-        order = cohort(job.seed, job.round, job.population, job.population)
+        order = choose_cohort(job.seed, job.round, job.population, job.population)
         clients = [client for client in order if client in good]
         examples = [good[client].facts.examples for client in clients]
         values = examples if self.experiment.weights == "examples" else [1] * len(clients)
@@ -141,4 +140,4 @@ class Remote:
         turn = job.round * self.experiment.method.exchanges + job.exchange
         job.states.scatter(clients, Seen(torch.full((len(clients),), turn)))
         replies = stack_states([good[client].reply for client in clients])
-        return Trained(summarise(replies, job._replace(clients=clients, weights=weights)), torch.empty(0))
+        return TrainedCohort(average_replies(replies, job._replace(clients=clients, weights=weights)), torch.empty(0))

@@ -14,7 +14,7 @@ from fedflat.core.method import Message, Method
 from fedflat.core.state import ClientStore
 from fedflat.data.batches import ClientBatches
 from fedflat.engine import ENGINES
-from fedflat.engine.contract import Job
+from fedflat.engine.rounds import CohortJob
 from fedflat.experiments.assemble import pick_engine
 from fedflat.personal.finished import Finished
 
@@ -36,7 +36,7 @@ class Alone:
         sgd = SGD(rate, self.experiment.momentum, self.experiment.weight_decay)
         one, nothing = torch.ones_like(rate)[None], ClientStore(())
         jobs = [
-            Job(seed, round, 0, [client], one, 1, Message(start), nothing, sgd)
+            CohortJob(seed, round, 0, [client], one, 1, Message(start), nothing, sgd)
             for client, start in zip(clients, starts, strict=True)
         ]
         return [done.ends[0] for done in self.engine.train(jobs)]

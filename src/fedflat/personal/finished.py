@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fedflat.core.state import tree_map
 from fedflat.engine.checkpoint import check_origin, load_tensors
-from fedflat.engine.rounds import Trial, diverged
+from fedflat.engine.rounds import Trial, has_diverged
 from fedflat.errors import UserError
 from fedflat.experiments.assemble import Assembly, assemble
 from fedflat.experiments.config import dump, load
@@ -89,7 +89,7 @@ def load_model(run: str | Path, seed: int | None = None, experiment: Experiment 
 
 def _finite(folder: Path, trials: list[Trial]) -> list[Trial]:
     """The trials that ended with a model; says which did not."""
-    kept = [trial for trial in trials if not diverged(trial.server.params)]
+    kept = [trial for trial in trials if not has_diverged(trial.server.params)]
     lost = ", ".join(f"seed {trial.seed} has diverged" for trial in trials if trial not in kept)
     if not kept:
         raise UserError(f"run {folder}: {lost}; there is no model to start from")

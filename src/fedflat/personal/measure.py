@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import track
 from torch import Tensor
 
-from fedflat.engine.evaluate import evaluate
+from fedflat.engine.rounds import evaluate
 from fedflat.errors import UserError
 from fedflat.experiments.experiment import Experiment
 from fedflat.experiments.result import mean_std

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from fedflat.engine.evaluate import predict
+from fedflat.engine.rounds import predict_classes
 from fedflat.probes.sight import Sight, Value
 
 
@@ -17,6 +17,6 @@ def classes(sight: Sight) -> dict[str, Value]:
     Costs 1 forward pass over the test set.
     """
     y, count = sight.test.y, sight.feed.dataset.classes
-    right = y[predict(sight.task, sight.after.params, sight.test) == y]
+    right = y[predict_classes(sight.task, sight.after.params, sight.test) == y]
     shares = torch.bincount(right, minlength=count).double() / torch.bincount(y, minlength=count)
     return {"accuracy": shares.tolist()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 
-from fedflat.engine.evaluate import evaluate
+from fedflat.engine.rounds import evaluate
 from fedflat.probes.sight import Sight, Value
 
 

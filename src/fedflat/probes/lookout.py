@@ -11,8 +11,7 @@ from torch import Tensor
 
 from fedflat.core.task import Batch, Task
 from fedflat.data.batches import ClientBatches
-from fedflat.engine.contract import Job, Trained
-from fedflat.engine.rounds import Trial
+from fedflat.engine.rounds import CohortJob, TrainedCohort, Trial
 from fedflat.errors import UserError
 from fedflat.experiments.experiment import Experiment
 from fedflat.probes import PROBES
@@ -26,10 +25,10 @@ class Lookout:
         self.experiment = experiment
         self._setting = (experiment.method, task, feed, test)
         self._before: list[Any] = []  # the servers' states, empty where no probe looks
-        self._begun: list[tuple[Job, Any]] = []
+        self._begun: list[tuple[CohortJob, Any]] = []
         self._ends: list[Tensor] = []
 
-    def begin(self, trials: Sequence[Trial], jobs: Sequence[Job]) -> None:
+    def begin(self, trials: Sequence[Trial], jobs: Sequence[CohortJob]) -> None:
         """Note what an exchange begins with."""
         if not self.experiment.probing(jobs[0].round + 1):
             return
@@ -37,7 +36,7 @@ class Lookout:
             self._before = [trial.server for trial in trials]
         self._begun = [(job, job.states.gather(job.clients)) for job in jobs]
 
-    def end(self, trained: Sequence[Trained]) -> None:
+    def end(self, trained: Sequence[TrainedCohort]) -> None:
         """Note what the cohorts end with."""
         if not self._before:
             return

@@ -11,8 +11,8 @@ from fedflat.core.method import Method
 from fedflat.core.state import tree_map
 from fedflat.core.task import Batch, Task
 from fedflat.data.batches import ClientBatches
-from fedflat.engine.contract import Job
-from fedflat.engine.sequential import batches
+from fedflat.engine.rounds import CohortJob
+from fedflat.engine.sequential import client_batches
 
 
 class Sight(NamedTuple):
@@ -24,7 +24,7 @@ class Sight(NamedTuple):
     test: Batch
     before: Any  # the server's state before the round
     after: Any  # and after it
-    job: Job  # seed, round (from 0), clients, weights and message
+    job: CohortJob  # seed, round (from 0), clients, weights and message
     states: Any  # what these clients kept before the exchange, stacked
     ends: Tensor  # their models after it, [clients, P]
     first: bool  # whether probes have not measured before in this run
@@ -41,7 +41,7 @@ class Sight(NamedTuple):
     def batches(self, number: int) -> Iterator[Batch]:
         """What it trained on."""
         job = self.job
-        return batches(self.feed, job.seed, job.round, job.clients[number], job.exchange)
+        return client_batches(self.feed, job.seed, job.round, job.clients[number], job.exchange)
 
 
 Value = float | list[float]

@@ -1,5 +1,7 @@
 # mypy: disable-error-code="import-not-found,import-untyped"
-"""From lanes of any strides to the Triton kernels and back: what fedflat.kernels.lanes calls on a GPU.
+"""From lanes of any strides to the Triton kernels and back, and the tiles into which the kernels cut their work.
+
+The choices are the best of benchmarks/kernels.py on an H200.
 
 The kernels are operators on dense channels-last images and filters. Bringing tensors into that form is left to plain
 operations around them, which a compiler fuses with the casts and the augmentation that stand there anyway.
@@ -8,7 +10,7 @@ operations around them, which a compiler fuses with the casts and the augmentati
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -16,9 +18,58 @@ import triton
 from torch import Tensor
 from torch.library import custom_op
 
-from fedflat.kernels.conv_triton import add_parts_kernel, conv_kernel, spread_kernel, weight_grad_kernel
-from fedflat.kernels.lanes import filtered
-from fedflat.kernels.tiles import Tiles, aligned, conv_tiles, few, power, spans, weight_grad_tiles
+from fedflat.engine.kernels.lanes import few_entries, filtered_sides
+from fedflat.engine.kernels.triton_kernels import add_parts_kernel, conv_kernel, spread_kernel, weight_grad_kernel
+
+PROGRAMS = 396  # of the weight gradient: three for each of 132 multiprocessors, which have room for them at once
+
+
+POOL_PROGRAMS = 264  # of that of pooled images: two
+
+
+class Tiles(NamedTuple):
+    """Pixels, outputs and filter entries of a tile; warps of a program; depth of its software pipeline."""
+
+    pixels: int
+    outputs: int
+    entries: int
+    warps: int
+    stages: int
+
+
+def power_of_two(n: int, least: int, most: int) -> int:
+    """The smallest power of two that is at least n, within [least, most], themselves powers of two."""
+    return max(least, min(most, 1 << (n - 1).bit_length()))
+
+
+def aligned_channels(channels: int) -> int:
+    """Channels with those added that make loads wide, up to 16 bytes: 4 for coloured images, else a multiple of 8."""
+    return 4 if channels <= 4 else -(-channels // 8) * 8
+
+
+def conv_tiles(width: int, channels: int, outputs: int, wide: bool) -> Tiles:
+    """Tiles of conv and input_grad for filters of this width; `wide` is for 4-byte numbers."""
+    columns, most = power_of_two(outputs, 16, 64), 32 if wide else 64
+    if few_entries(channels):
+        return Tiles(128, columns, power_of_two(width * channels, 16, most), 4, 1)
+    entries = most if channels % most == 0 else 32
+    return Tiles(256, columns, entries, 8, 3) if columns <= 32 else Tiles(128, columns, entries, 4, 3)
+
+
+def weight_grad_tiles(size: int, outputs: int, wide: bool, pool: bool) -> Tiles:
+    """Tiles of weight_grad, where pixels are what is summed over."""
+    pixels, columns = 32 if wide else 64, power_of_two(outputs, 16, 64)
+    if pool:
+        return Tiles(pixels // 2, columns, power_of_two(size, 16, 128), 8, 1)
+    entries = 64 if 6 * size < 5 * (-(-size // 128) * 128) else 128  # unless 128 leave more than a sixth unused
+    return Tiles(pixels, columns, power_of_two(size, 16, entries), 4, 3)
+
+
+def pixel_spans(pixels: int, programs: int, block: int, pool: bool) -> tuple[int, int]:
+    """How many spans of pixels, and blocks in each, fill a GPU with `programs` for each span."""
+    blocks, most = -(-pixels // block), POOL_PROGRAMS if pool else PROGRAMS
+    each = -(-blocks // max(1, min(blocks, most // programs)))
+    return -(-blocks // each), each
 
 
 def _precision(quick: str = "tf32") -> str:
@@ -31,7 +82,7 @@ def _dense(t: Tensor, padding: Sequence[int] = (0, 0)) -> Tensor:
 
     Zeros are added around them, and for the channels that make loads wide.
     """
-    t, more = t.permute(0, 1, 3, 4, 2), aligned(t.shape[2]) - t.shape[2]
+    t, more = t.permute(0, 1, 3, 4, 2), aligned_channels(t.shape[2]) - t.shape[2]
     if more or any(padding):
         t = F.pad(t, (0, more, padding[1], padding[1], padding[0], padding[0]))
     return t if t[0].is_contiguous() else t.contiguous()
@@ -44,21 +95,21 @@ def _pairs(w: Tensor) -> Tensor:
 
 def _tiles(w: Tensor) -> Tiles:
     """Those of conv for these filters."""
-    return conv_tiles(w.shape[4], aligned(w.shape[2]), w.shape[1], w.element_size() == 4)
+    return conv_tiles(w.shape[4], aligned_channels(w.shape[2]), w.shape[1], w.element_size() == 4)
 
 
-def conv(x: Tensor, w: Tensor, b: Tensor | None, padding: Sequence[int], tiles: Tiles | None = None) -> Tensor:
+def launch_conv(x: Tensor, w: Tensor, b: Tensor | None, padding: Sequence[int], tiles: Tiles | None = None) -> Tensor:
     """y[l] = conv2d(x[l], w[l], b[l]), channels-last."""
-    tiles, size = tiles or _tiles(w), filtered(x.shape[3:], w.shape[3:], padding)
+    tiles, size = tiles or _tiles(w), filtered_sides(x.shape[3:], w.shape[3:], padding)
     images, offset = _placed(x, padding, tiles)
     return _convolve(images, _dense(w).contiguous(), b, size, offset, tiles).permute(0, 1, 4, 2, 3)
 
 
-def conv_pool(
+def launch_conv_pool(
     x: Tensor, w: Tensor, b: Tensor | None, padding: Sequence[int], tiles: Tiles | None = None
 ) -> tuple[Tensor, Tensor]:
     """relu(max_pool2d(conv2d(x[l], w[l], b[l]), 2)) and the corners it came from, channels-last."""
-    tiles, size = tiles or _tiles(w), [n // 2 for n in filtered(x.shape[3:], w.shape[3:], padding)]
+    tiles, size = tiles or _tiles(w), [n // 2 for n in filtered_sides(x.shape[3:], w.shape[3:], padding)]
     images, offset = _placed(x, padding, tiles)
     filters = _dense(w if _by_taps(x, tiles) else _pairs(w)).contiguous()
     y, corner = _convolve_pool(images, filters, b, w.shape[1], size, offset, tiles)
@@ -67,7 +118,7 @@ def conv_pool(
 
 def _by_taps(x: Tensor, tiles: Tiles) -> bool:
     """Whether a block of filter entries lies within one tap."""
-    return aligned(x.shape[2]) % tiles.entries == 0
+    return aligned_channels(x.shape[2]) % tiles.entries == 0
 
 
 def _placed(x: Tensor, padding: Sequence[int], tiles: Tiles) -> tuple[Tensor, list[int]]:
@@ -77,21 +128,21 @@ def _placed(x: Tensor, padding: Sequence[int], tiles: Tiles) -> tuple[Tensor, li
     return _dense(x, padding), [0, 0]
 
 
-def input_grad(g: Tensor, w: Tensor, padding: Sequence[int], tiles: Tiles | None = None) -> Tensor:
+def launch_input_grad(g: Tensor, w: Tensor, padding: Sequence[int], tiles: Tiles | None = None) -> Tensor:
     """The gradient with respect to x, channels-last: a convolution of g with the filters turned round."""
     turned = w.flip(3, 4).transpose(1, 2)
-    return conv(g, turned, None, [k - 1 - p for k, p in zip(w.shape[3:], padding, strict=True)], tiles)
+    return launch_conv(g, turned, None, [k - 1 - p for k, p in zip(w.shape[3:], padding, strict=True)], tiles)
 
 
-def weight_grad(
+def launch_weight_grad(
     g: Tensor, x: Tensor, size: Sequence[int], padding: Sequence[int], tiles: Tiles | None = None
 ) -> Tensor:
     """The gradient with respect to w, contiguous; images of few channels come with their padding: bounds are dear."""
-    images, padding = (_dense(x, padding), (0, 0)) if few(x.shape[2]) else (_dense(x), padding)
+    images, padding = (_dense(x, padding), (0, 0)) if few_entries(x.shape[2]) else (_dense(x), padding)
     return _weight_grad(_dense(g), None, images, g.shape[2], x.shape[2], [*size], [*padding], tiles)
 
 
-def pool_weight_grad(
+def launch_pool_weight_grad(
     g: Tensor, corner: Tensor, x: Tensor, size: Sequence[int], padding: Sequence[int], tiles: Tiles | None = None
 ) -> Tensor:
     """The same where g is the gradient of the pooled images: that of both filters of a pair, added."""
@@ -102,7 +153,7 @@ def pool_weight_grad(
     return (left[..., :-1] + right[..., 1:]).contiguous()
 
 
-def spread(g: Tensor, corner: Tensor, size: Sequence[int]) -> Tensor:
+def launch_spread(g: Tensor, corner: Tensor, size: Sequence[int]) -> Tensor:
     """[B, C, h, w] -> [B, C, *size] channels-last: g at its corner of each 2x2 window, 0 elsewhere."""
     dense = (t.permute(0, 2, 3, 1).contiguous() for t in (g, corner))
     return _spread(*dense, [*size]).permute(0, 3, 1, 2)
@@ -178,7 +229,7 @@ def _weight_grad(
     pool = corner is not None
     block = Tiles(*tiles) if tiles else weight_grad_tiles(entries, outputs, x.element_size() == 4, pool)
     programs = triton.cdiv(entries, block.entries) * triton.cdiv(outputs, block.outputs)
-    count, steps = spans(pixels, programs * lanes, block.pixels, pool)
+    count, steps = pixel_spans(pixels, programs * lanes, block.pixels, pool)
     filters = 2 * outputs if pool else outputs
     parts = x.new_empty(lanes, count, filters, entries, dtype=torch.float32)
     shape = (height, width, channels, g.shape[2], g.shape[3], outputs, g.shape[4], *size, -padding[0], -padding[1])
@@ -198,7 +249,7 @@ def _spread(g: Tensor, corner: Tensor, size: list[int]) -> Tensor:
     batch, rows, columns, channels = g.shape
     even = size == [2 * rows, 2 * columns]
     y = (g.new_empty if even else g.new_zeros)(batch, *size, channels)
-    block, windows = power(channels, 8, 128), batch * rows * columns
+    block, windows = power_of_two(channels, 8, 128), batch * rows * columns
     grid = (triton.cdiv(windows, 1024 // block), triton.cdiv(channels, block))
     spread_kernel[grid](g, corner, y, windows, rows, columns, *size, channels, 1024 // block, block, num_warps=4)
     return y

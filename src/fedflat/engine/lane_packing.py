@@ -9,13 +9,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-OVERHEAD = 3.0  # cost of a step with L lanes is taken as OVERHEAD + L: what the GPU prototypes and CPU runs show
+STEP_OVERHEAD = 3.0  # cost of a step with L lanes is taken as OVERHEAD + L: what the GPU prototypes and CPU runs show
 
 
-ENOUGH = 5000  # clients whose lengths decide on the number of lanes
+MAX_LANES = 5000  # clients whose lengths decide on the number of lanes
 
 
-class Schedule(NamedTuple):
+class LaneSchedule(NamedTuple):
     """Which item's which step every lane takes at every time [steps, lanes]; −1 where a lane has nothing to do.
 
     `starts` and `ends` are rows (time, lane, item) in order of time: before step `time` the lane takes the item up,
@@ -28,7 +28,7 @@ class Schedule(NamedTuple):
     ends: np.ndarray
 
 
-def pack(lengths: Sequence[int], lanes: int) -> list[list[int]]:
+def pack_lanes(lengths: Sequence[int], lanes: int) -> list[list[int]]:
     """Items of each lane in the order they are trained."""
     free = [(0, lane) for lane in range(lanes)]
     packed: list[list[int]] = [[] for _ in range(lanes)]
@@ -41,7 +41,7 @@ def pack(lengths: Sequence[int], lanes: int) -> list[list[int]]:
 
 def makespan(lengths: Sequence[int], lanes: int) -> int:
     """Steps until the last lane is done."""
-    return max(sum(lengths[item] for item in lane) for lane in pack(lengths, lanes))
+    return max(sum(lengths[item] for item in lane) for lane in pack_lanes(lengths, lanes))
 
 
 def choose_lanes(rounds: Iterable[Sequence[int]], most: int) -> int:
@@ -50,10 +50,11 @@ def choose_lanes(rounds: Iterable[Sequence[int]], most: int) -> int:
     Of large cohorts fewer rounds and, beyond 64, only every sixteenth part more lanes are tried.
     """
     rounds = [list(lengths) for lengths in rounds]
-    rounds = rounds[: max(1, ENOUGH // len(rounds[0]))]
+    rounds = rounds[: max(1, MAX_LANES // len(rounds[0]))]
     useful = min(most, max(math.ceil(sum(lengths) / max(lengths)) for lengths in rounds) + 2)
     costs = {
-        lanes: (OVERHEAD + lanes) * sum(makespan(lengths, lanes) for lengths in rounds) for lanes in _candidates(useful)
+        lanes: (STEP_OVERHEAD + lanes) * sum(makespan(lengths, lanes) for lengths in rounds)
+        for lanes in _candidates(useful)
     }
     return min(costs, key=lambda lanes: costs[lanes])
 
@@ -67,7 +68,7 @@ def _candidates(most: int) -> Iterator[int]:
     yield max(most, 1)
 
 
-def assign(lengths: Sequence[int], ranks: int, homes: Sequence[int] = ()) -> list[int]:
+def assign_ranks(lengths: Sequence[int], ranks: int, homes: Sequence[int] = ()) -> list[int]:
     """The rank of each item, longest first: at home (where items have one) as far as that does not lengthen the round.
 
     The others go to the rank with the least to do.
@@ -85,9 +86,9 @@ def assign(lengths: Sequence[int], ranks: int, homes: Sequence[int] = ()) -> lis
     return chosen
 
 
-def schedule(lengths: Sequence[int], lanes: int) -> Schedule:
+def schedule_lanes(lengths: Sequence[int], lanes: int) -> LaneSchedule:
     """Every lane's items one after another."""
-    packed = pack(lengths, lanes)
+    packed = pack_lanes(lengths, lanes)
     steps = max(sum(lengths[i] for i in lane) for lane in packed)
     item, step = np.full((steps, lanes), -1), np.zeros((steps, lanes), dtype=np.int64)
     starts, ends = [], []
@@ -99,4 +100,4 @@ def schedule(lengths: Sequence[int], lanes: int) -> Schedule:
             starts.append((time, lane, current))
             ends.append((end, lane, current))
             time = end
-    return Schedule(item, step, np.array(sorted(starts)), np.array(sorted(ends)))
+    return LaneSchedule(item, step, np.array(sorted(starts)), np.array(sorted(ends)))

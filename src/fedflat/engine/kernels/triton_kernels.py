@@ -1,4 +1,5 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, disable-error-code="import-not-found,import-untyped"
+# mypy: allow-untyped-defs, allow-incomplete-defs, disable-error-code="import-not-found,import-untyped"
 """Triton kernels of the convolution over lanes: implicit matrix products, never an unfolded image in memory.
 
 Images are [L, B, H, W, C] in memory. With the output pixel m = (s, i, j) and the filter entry k = (u, v, c), c fastest,

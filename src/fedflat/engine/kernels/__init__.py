@@ -1,4 +1,4 @@
-"""Layers that compute with the operators of this package, and how to put them into a model."""
+"""Operators over lanes (many clients, each with its own weights, in one launch) as layers of a model."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedflat.kernels import lanes
-from fedflat.kernels.conv import conv2d
-from fedflat.kernels.conv_pool import conv_pool
+from fedflat.engine.kernels import lanes
+from fedflat.engine.kernels.conv import conv2d, conv_pool2d
+
+__all__ = ["LaneConv2d", "conv2d", "use_lane_ops"]
 
 
 class LaneConv2d(nn.Conv2d):
@@ -35,8 +36,8 @@ class LaneConvPool(LaneConv2d):
 
     def forward(self, x: Tensor) -> Tensor:
         assert isinstance(self.padding, tuple)
-        if lanes.covered(x, self.weight, (self.stride, self.padding, self.dilation, self.groups)):
-            return conv_pool(x, self.weight, self.bias, self.padding)
+        if lanes.has_triton_kernel(x, self.weight, (self.stride, self.padding, self.dilation, self.groups)):
+            return conv_pool2d(x, self.weight, self.bias, self.padding)
         y = F.max_pool2d(self._convolve(x, None), 2)
         return torch.relu(y if self.bias is None else y + self.bias[:, None, None])
 
