@@ -14,16 +14,16 @@ from machine import describe
 
 import fedflat
 from fedflat.commands.parse import method_spec
-from fedflat.experiments.assemble import assemble
-from fedflat.experiments.training import Training
 from fedflat.methods import METHODS
+from fedflat.runs.build import build_run
+from fedflat.runs.train import Training
 
 BASE = {"rounds": 3, "cohort": 4, "seeds": (0, 1), "local_epochs": 2, "lr": 0.02, "momentum": 0.5, "weight_decay": 1e-3}
 
 
 def trained(experiment: fedflat.Experiment) -> torch.Tensor:
     """The parameters of all seeds after the last round."""
-    training = Training(experiment, assemble(experiment), None)
+    training = Training(experiment, build_run(experiment), None)
     for _ in range(experiment.rounds):
         training.play_round()
     return torch.cat([trial.server.params.double().cpu() for trial in training.trials])

@@ -15,8 +15,8 @@ from jobs import JOBS
 from torch.profiler import ProfilerActivity, profile
 
 from fedflat.engine.lane_packing import makespan
-from fedflat.experiments.assemble import assemble
-from fedflat.experiments.training import Training, outlook
+from fedflat.runs.build import build_run
+from fedflat.runs.train import Training, expected_steps
 
 WARM_UP = 3  # rounds
 
@@ -53,10 +53,10 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=20)
     given = parser.parse_args()
     experiment = replace(JOBS[given.job], precision=given.precision, engine="batched", seeds=tuple(given.seeds))
-    assembly = assemble(experiment)
+    assembly = build_run(experiment)
     training = Training(experiment, assembly, None)
     found = events(training)
-    steps = makespan(outlook(experiment, assembly)[WARM_UP], training.engine.lanes)
+    steps = makespan(expected_steps(experiment, assembly)[WARM_UP], training.engine.lanes)
     print(table(found, training.engine.lanes, steps, given.rows))
 
 

@@ -24,7 +24,7 @@ from machine import describe
 from plain import Job, save_job
 
 from fedflat.data.augment import normalise
-from fedflat.experiments.assemble import assemble
+from fedflat.runs.build import build_run
 
 HERE = Path(__file__).resolve().parent
 OWN_ENVIRONMENT = HERE.parent / ".venv-bench" / "bin" / "python"
@@ -72,7 +72,7 @@ def programs(other: str) -> list[Program]:
 def write_job(path: str, rounds: int, seed: int) -> None:
     """The job as a file for programs that do not know fedflat."""
     experiment = replace(JOBS["digits"], device="cpu")
-    data = assemble(experiment)
+    data = build_run(experiment)
     dataset, owner = data.dataset, torch.full_like(data.dataset.y, -1)
     for client, rows in enumerate(data.parts):
         owner[torch.from_numpy(rows)] = client

@@ -21,9 +21,9 @@ import torch
 import fedflat
 from fedflat.core.state import count_bytes
 from fedflat.engine.memory import estimate_memory
-from fedflat.experiments.assemble import assemble
-from fedflat.experiments.result import versions
-from fedflat.experiments.training import Training
+from fedflat.runs.build import build_run
+from fedflat.runs.result import software_versions
+from fedflat.runs.train import Training
 
 FEDSOL = {
     "dataset": "cifar10",
@@ -83,7 +83,7 @@ JOBS = {
 def measure(name: str, experiment: fedflat.Experiment, home: torch.device | None) -> dict[str, Any]:
     """Start-up (data, model, compilation, first round) apart from the remaining rounds; clients' states at `home`."""
     begin = time.perf_counter()
-    assembly = assemble(experiment)
+    assembly = build_run(experiment)
     training = Training(experiment, assembly, None, trials=assembly.trials(experiment, home) if home else None)
     training.play_round()
     _wait()
@@ -171,7 +171,7 @@ def main() -> None:
     parser.add_argument("--states", choices=("auto", "host"), default="auto")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    print(json.dumps(versions()), flush=True)
+    print(json.dumps(software_versions()), flush=True)
     rows = []
     for name in options.jobs:
         experiment = replace(JOBS[name], precision=options.precision, engine=options.engine)
@@ -183,7 +183,7 @@ def main() -> None:
         print(json.dumps(row), flush=True)
         if options.out:
             with options.out.open("a") as file:
-                file.write(json.dumps(row | versions()) + "\n")
+                file.write(json.dumps(row | software_versions()) + "\n")
     print(table(rows))
 
 

@@ -21,8 +21,8 @@ from plain import accuracy, crop_and_flip, cut_out, digits_cnn, fedavg_cnn, now,
 from torch import Tensor, nn
 
 import fedflat
-from fedflat.experiments.assemble import assemble
-from fedflat.experiments.result import versions
+from fedflat.runs.build import build_run
+from fedflat.runs.result import software_versions
 
 MODELS: dict[str, Callable[[], nn.Module]] = {"digits": digits_cnn, "fedavg": fedavg_cnn, "pfl": pfl_cnn}
 State = dict[str, Tensor]
@@ -52,7 +52,7 @@ class Loop:
     """One job under way."""
 
     def __init__(self, name: str, job: fedflat.Experiment) -> None:
-        self.job, self.data = job, assemble(job)
+        self.job, self.data = job, build_run(job)
         self.device, self.test = self.data.feed.y.device, self.data.feed.test()
         torch.manual_seed(job.seeds[0])
         self.model, self.draw = MODELS[name]().to(self.device), random.Random(job.seeds[0])
@@ -113,7 +113,7 @@ def main() -> None:
     given = parser.parse_args()
     job = JOBS[given.job]
     job = replace(job, rounds=given.rounds or job.rounds, device=given.device, seeds=(given.seed,))
-    print(json.dumps(measure(given.job, job) | versions()))
+    print(json.dumps(measure(given.job, job) | software_versions()))
 
 
 if __name__ == "__main__":

@@ -15,13 +15,13 @@ import fedflat
 from fedflat.core.task import Batch
 from fedflat.core.vectors import unit
 from fedflat.data.augment import normalise
-from fedflat.experiments.assemble import Assembly, assemble
 from fedflat.methods.fedsol_ablation import part_of
+from fedflat.runs.build import RunParts, build_run
 
 STEPS, WARM_UP = (5, 20, 45), 150
 
 
-def draw(built: Assembly, rows: Tensor, generator: torch.Generator) -> Batch:
+def draw(built: RunParts, rows: Tensor, generator: torch.Generator) -> Batch:
     """50 random samples of these rows, without augmentation."""
     feed, data = built.feed, built.dataset
     at = rows[torch.randperm(len(rows), generator=generator)[:50]]
@@ -29,7 +29,7 @@ def draw(built: Assembly, rows: Tensor, generator: torch.Generator) -> Batch:
     return Batch(x, feed.y[at], torch.ones_like(at, dtype=torch.bool), None)
 
 
-def train(built: Assembly, w: Tensor, rows: Tensor, steps: int, generator: torch.Generator) -> Tensor:
+def train(built: RunParts, w: Tensor, rows: Tensor, steps: int, generator: torch.Generator) -> Tensor:
     """SGD with learning rate 0.01 and momentum 0.9."""
     momentum = torch.zeros_like(w)
     for _ in range(steps):
@@ -38,7 +38,7 @@ def train(built: Assembly, w: Tensor, rows: Tensor, steps: int, generator: torch
     return w
 
 
-def reach(method: fedflat.FedSOL, built: Assembly, w: Tensor, local: Tensor, batch: Batch) -> float:
+def reach(method: fedflat.FedSOL, built: RunParts, w: Tensor, local: Tensor, batch: Batch) -> float:
     """‖ρ Λ ⊙ unit(∇L_p)‖ at the local model."""
     task, message = built.task, method.broadcast(method.init_server(w))
     proximal = method._term().step(task, local, batch, message, method.init_client(w))[0]
@@ -52,7 +52,7 @@ def main() -> None:
     parser.add_argument("--dataset", default="cifar10")
     parser.add_argument("--model", default="fedavg-cnn")
     given = parser.parse_args()
-    built = assemble(fedflat.Experiment(**vars(given), partition="lda", alpha=0.1, clients=100, cohort=10))
+    built = build_run(fedflat.Experiment(**vars(given), partition="lda", alpha=0.1, clients=100, cohort=10))
     generator = torch.Generator().manual_seed(0)
     rows = torch.from_numpy(sorted(built.parts, key=len)[60])
     w = train(built, built.starts[0], torch.arange(len(built.feed.y)), WARM_UP, generator)

@@ -27,8 +27,8 @@ from fedflat.engine.distributed import Distributed, home_rank
 from fedflat.engine.lane_packing import assign_ranks
 from fedflat.engine.processes import ProcessGroup, find_rank, join_processes
 from fedflat.engine.rounds import choose_cohort
-from fedflat.experiments.assemble import assemble
-from fedflat.experiments.training import Training
+from fedflat.runs.build import build_run
+from fedflat.runs.train import Training
 
 LENGTHS = (10_000, 100_000, 1_000_000, 10_000_000)
 
@@ -120,7 +120,7 @@ def _training(world: ProcessGroup, options: argparse.Namespace, data: fedflat.Da
     method = fedflat.METHODS[options.method]()
     how: dict[str, Any] = {"batch_size": 16, "local_epochs": 1, "lr": 0.01, "rounds": 10**6, "device": "cpu"}
     experiment = fedflat.Experiment(dataset=data, model=options.model, cohort=options.cohort, method=method, **how)
-    return Training(experiment, assemble(experiment), None, world=world)
+    return Training(experiment, build_run(experiment), None, world=world)
 
 
 def _clocked(engine: Any) -> list[float]:

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import torch
 
 import fedflat
-from fedflat.experiments.assemble import assemble
-from fedflat.experiments.training import Training
+from fedflat.runs.build import build_run
+from fedflat.runs.train import Training
 
 CLASSES = 10
 
@@ -34,7 +34,7 @@ class Timed:
 
     def __init__(self, experiment: fedflat.Experiment) -> None:
         begin = time.perf_counter()
-        self.training = Training(experiment, assemble(experiment), None)
+        self.training = Training(experiment, build_run(experiment), None)
         self.times = Times([], [])
         self.play(warm=True)
         self.startup = time.perf_counter() - begin

@@ -10,14 +10,14 @@ from fedflat.core.method import Cohort, Local, Message, Method, Reply, Server
 from fedflat.core.task import Batch, Task
 from fedflat.data.dataset import Augment, Dataset
 from fedflat.errors import UserError
-from fedflat.experiments.experiment import Experiment, Setting
-from fedflat.experiments.result import Result
-from fedflat.experiments.run import run
 from fedflat.methods import *  # noqa: F403
 from fedflat.methods import METHODS
 from fedflat.options import settled
-from fedflat.personal.finished import load_model
 from fedflat.personal.measure import personalise
+from fedflat.runs.experiment import Experiment, Setting
+from fedflat.runs.read import load_model
+from fedflat.runs.result import Result
+from fedflat.runs.train import run
 
 if TYPE_CHECKING:
     from fedflat.flatness.analyse import Analysed

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 import fedflat as ff
-from fedflat.experiments.config import load
+from fedflat.runs.config import load_experiment
 
 
 def loaded(folder: Path, text: str) -> ff.Experiment:
     (folder / "experiment.yaml").write_text(text)
-    return load(folder / "experiment.yaml")
+    return load_experiment(folder / "experiment.yaml")
 
 
 def test_an_inner_method_by_its_name(tmp_path: Path) -> None:

@@ -15,9 +15,9 @@ from torch import nn
 
 import fedflat as ff
 from fedflat.core.task import Task
-from fedflat.experiments.assemble import pick_engine
-from fedflat.experiments.config import dump
 from fedflat.models import build_model
+from fedflat.runs.build import choose_engine
+from fedflat.runs.config import dump_experiment
 
 RNG = np.random.default_rng(0)
 Y = RNG.integers(0, 3, 120)
@@ -200,7 +200,7 @@ def test_lists_and_numbers_of_numpy_are_kept_as_tuples_and_numbers() -> None:
             method=ff.ServerMomentum(inner=ff.FedSOL(np.float64(2))),
         )
         given.check()
-        assert (given, dump(given)) == (plain, dump(plain))
+        assert (given, dump_experiment(given)) == (plain, dump_experiment(plain))
     with pytest.raises(ff.UserError, match=r"--rounds 2\.5: must be a whole number"):
         ff.Experiment(rounds=np.float64(2.5)).check()
 
@@ -218,7 +218,7 @@ def test_lists_and_numbers_of_numpy_are_kept_as_tuples_and_numbers() -> None:
 def test_auto_means_the_engine_that_is_not_slower(engine: str, name: str, device: str, chosen: str) -> None:
     shape = (1, 8, 8) if name == "digits-cnn" else (3, 32, 32)
     task = Task(build_model(name, shape, 10))
-    assert pick_engine(ff.Experiment(engine=engine), task, torch.device(device)) == chosen
+    assert choose_engine(ff.Experiment(engine=engine), task, torch.device(device)) == chosen
 
 
 @pytest.mark.parametrize("name", ["methods.wrappers", "methods.fedsol_ablation", "engine", "runs"])

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from fedflat.cli import COMMANDS, DATA, main
-from fedflat.experiments.experiment import Setting
 from fedflat.methods import METHODS
 from fedflat.options import flag
+from fedflat.runs.experiment import Setting
 
 
 def printed(words: str, capsys: pytest.CaptureFixture[str]) -> str:

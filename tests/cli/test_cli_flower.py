@@ -15,8 +15,8 @@ import pytest
 import fedflat as ff
 from fedflat.cli import main
 from fedflat.core.method import Method
-from fedflat.experiments.config import dump
 from fedflat.flower.config import Federation, from_run_config
+from fedflat.runs.config import dump_experiment
 
 WRAPPED = ff.ServerAdam(inner=ff.Private(inner=ff.FedSOL(rho=1e-5, perturb="all")), v0=None)
 
@@ -34,7 +34,7 @@ def config_of(app: Path) -> dict[str, Any]:
 @pytest.mark.parametrize("method", [ff.FedAvg(), ff.FedSMOO(regularise=False), WRAPPED], ids=lambda m: type(m).__name__)
 def test_the_app_is_the_experiment(method: Method, tmp_path: Path) -> None:
     experiment = ff.Experiment(method=method, clients=7, seeds=(3,), lr=1e-4, dataset='npz:a "quoted" path.npz')
-    (tmp_path / "config.yaml").write_text(dump(experiment))
+    (tmp_path / "config.yaml").write_text(dump_experiment(experiment))
     assert main(["flower", "new", str(tmp_path / "app"), "--config", str(tmp_path / "config.yaml")]) == 0
     assert from_run_config(config_of(tmp_path / "app")) == (experiment, Federation())
 

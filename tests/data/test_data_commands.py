@@ -13,7 +13,7 @@ from fedflat.commands.data import ShowOptions
 from fedflat.data.commands import list_command, prepare_command, show_command
 from fedflat.data.show import picture, stacked
 from fedflat.errors import UserError
-from fedflat.experiments.experiment import Setting
+from fedflat.runs.experiment import Setting
 
 PARTITIONS = Path(__file__).parents[2] / "docs" / "data-partitions.md"
 

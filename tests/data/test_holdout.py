@@ -7,8 +7,8 @@ import torch
 import fedflat
 from fedflat.data.dataset import hold_out
 from fedflat.errors import UserError
-from fedflat.experiments.assemble import assemble
-from fedflat.experiments.config import dump, from_dict, to_dict
+from fedflat.runs.build import build_run
+from fedflat.runs.config import dump_experiment, experiment_from_dict, experiment_to_dict
 
 
 def numbered(clients=None):
@@ -43,17 +43,17 @@ def test_a_client_without_samples_left_is_no_client():
 
 def test_runs_are_evaluated_on_what_was_held_out():
     experiment = fedflat.Experiment(rounds=1, local_epochs=1, validation=0.2)
-    plain = assemble(fedflat.Experiment())
-    built = assemble(experiment)
+    plain = build_run(fedflat.Experiment())
+    built = build_run(experiment)
     assert len(built.feed.test().y) == round(0.2 * len(plain.dataset.y))
     assert len(built.dataset.y) == len(plain.dataset.y) - len(built.dataset.y_test) > max(map(max, built.parts))
     assert fedflat.run(experiment).rounds == 1
 
 
 def test_the_option_is_written_only_where_it_is_used():
-    assert "validation" not in dump(fedflat.Experiment())
+    assert "validation" not in dump_experiment(fedflat.Experiment())
     experiment = fedflat.Experiment(validation=0.25)
-    assert from_dict(to_dict(experiment), "here").validation == 0.25
+    assert experiment_from_dict(experiment_to_dict(experiment), "here").validation == 0.25
 
 
 @pytest.mark.parametrize("share", [0.001, 0.95])

@@ -21,7 +21,7 @@ from fedflat.engine import ENGINES
 from fedflat.engine.distributed import Distributed
 from fedflat.engine.processes import ProcessGroup, find_rank, join_processes
 from fedflat.engine.rounds import Trial
-from fedflat.engine.shared_folder import SharedFolder
+from fedflat.runs.shared_folder import SharedFolder
 
 COHORTS = ([0, 2, 1], [1], [3], [2, 0, 3, 1])  # in the second round two clients, one for each seed
 ROUNDS = 3

@@ -8,15 +8,15 @@ from fedflat.core.state import ClientStore
 from fedflat.engine.memory import MemoryEstimate, activation_bytes, choose_state_device, estimate_memory
 from fedflat.engine.sequential import Sequential
 from fedflat.errors import UserError
-from fedflat.experiments.assemble import assemble
 from fedflat.models.layers import BatchNorm
+from fedflat.runs.build import build_run
 
 GB = 10**9
 
 
 def parts(method, **options):
     experiment = fedflat.Experiment(method=method, **options)
-    return experiment.method, (built := assemble(experiment)).task, built.feed, built.starts[0]
+    return experiment.method, (built := build_run(experiment)).task, built.feed, built.starts[0]
 
 
 def test_states_are_counted_client_by_client():
@@ -119,8 +119,8 @@ def test_states_on_the_host_change_nothing(method, monkeypatch, capsys):
     experiment = fedflat.Experiment(method=method, device="cuda", precision="fp32", rounds=4, eval_every=1, cohort=8)
     near = fedflat.run(experiment).history
     estimate = MemoryEstimate(GB, 0, 0, 20 * GB)
-    monkeypatch.setattr("fedflat.experiments.assemble.estimate_memory", lambda *_: estimate)
-    monkeypatch.setattr("fedflat.experiments.assemble.free_gpu_memory", lambda _: 10 * GB)
+    monkeypatch.setattr("fedflat.runs.build.estimate_memory", lambda *_: estimate)
+    monkeypatch.setattr("fedflat.runs.build.free_gpu_memory", lambda _: 10 * GB)
     far = fedflat.run(experiment).history
     assert "kept on the host" in capsys.readouterr().err
     assert [row["loss"] for row in far] == pytest.approx([row["loss"] for row in near], rel=1e-6)

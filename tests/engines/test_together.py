@@ -8,10 +8,10 @@ import torch
 
 from fedflat import Dataset, Experiment, run
 from fedflat.data.batches import ClientBatches
-from fedflat.engine.checkpoint import load_tensors
 from fedflat.errors import UserError
-from fedflat.experiments.together import run_together
 from fedflat.methods import METHODS
+from fedflat.runs.folder import load_tensors
+from fedflat.runs.train_together import run_together
 
 BASE = Experiment(rounds=3, clients=6, cohort=3, local_epochs=1, lr=0.02, checkpoint_every=1)
 
@@ -91,6 +91,8 @@ def test_what_is_tested_on_is_there_once(monkeypatch):
 
 def test_lanes_are_chosen_before_memory_is_estimated(monkeypatch):
     seen = []
-    monkeypatch.setattr("fedflat.experiments.together.home_of", lambda parts, engine: seen.append(engine.lanes))
+    monkeypatch.setattr(
+        "fedflat.runs.train_together.client_state_device", lambda parts, engine: seen.append(engine.lanes)
+    )
     run_together(variants("fedavg", engine="batched"))
     assert 1 <= seen[0] < 12  # 3 + 3 + 3 clients, the first twice

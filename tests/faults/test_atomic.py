@@ -11,9 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedflat.engine import checkpoint
-from fedflat.engine.checkpoint import load_tensors, save_tensors
-from fedflat.engine.folder import write_atomically
+from fedflat.runs import folder
+from fedflat.runs.folder import load_tensors, save_tensors, write_atomically
 
 OLD, NEW = {"w": torch.zeros(3)}, {"w": torch.ones(500)}
 
@@ -46,7 +45,7 @@ def test_text_survives_a_torn_write(tmp_path: Path) -> None:
 def test_tensors_survive_a_torn_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "state.safetensors"
     save_tensors(path, OLD)
-    monkeypatch.setattr(checkpoint, "save_file", torn)
+    monkeypatch.setattr(folder, "save_file", torn)
     with pytest.raises(OSError, match="no space left"):
         save_tensors(path, NEW)
     found = load_tensors(path)

@@ -9,10 +9,9 @@ import pytest
 from interrupted_run import RUN, SMALL, refused
 
 from fedflat.cli import main
-from fedflat.engine.checkpoint import load_tensors, save_tensors
-from fedflat.engine.configuration import same_run
-from fedflat.engine.folder import RunFolder, read_rows
 from fedflat.errors import UserError
+from fedflat.runs.config import same_run
+from fedflat.runs.folder import RunFolder, load_tensors, read_metrics, save_tensors
 
 
 def edit(file: Path, old: str, new: str) -> None:
@@ -112,12 +111,12 @@ def test_metrics_gone_after_the_last_round(interrupted: Path, capsys) -> None:
 
 def test_rows_of_a_file_that_is_being_written(tmp_path: Path) -> None:
     file = tmp_path / "metrics.jsonl"
-    assert read_rows(file) == []
+    assert read_metrics(file) == []
     file.write_text('{"round": 1}\n{"round": 2}\n{"rou')
-    assert read_rows(file) == [{"round": 1}, {"round": 2}]
+    assert read_metrics(file) == [{"round": 1}, {"round": 2}]
     file.write_text('{"round": 1}\n{"rou\n')
     with pytest.raises(UserError, match="line 2"):
-        read_rows(file)
+        read_metrics(file)
 
 
 @pytest.mark.parametrize("text", ["# mine\nrounds: 6\n", "services:\n  web: {}\n", "{", "[1, 2]\n"])

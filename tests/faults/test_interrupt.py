@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 
 import fedflat as ff
 from fedflat.cli import main
-from fedflat.experiments import training
+from fedflat.runs import train
 
 SMALL = {"rounds": 4, "clients": 4, "cohort": 2, "partition": "iid", "model": "mlp", "local_epochs": 1}
 EXPERIMENT = ff.Experiment(method=ff.SCAFFOLD(), engine="sequential", checkpoint_every=100, **SMALL)
@@ -36,7 +36,7 @@ def _python_listens() -> Iterator[None]:
 
 def press(times: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C in the middle of the second round: clients have trained, the server has not heard of it."""
-    settle, calls = training.update_servers, []
+    settle, calls = train.update_servers, []
 
     def interrupted(*args: object) -> None:
         calls.append(args)
@@ -44,7 +44,7 @@ def press(times: int, monkeypatch: pytest.MonkeyPatch) -> None:
             signal.raise_signal(signal.SIGINT)
         settle(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(training, "update_servers", interrupted)
+    monkeypatch.setattr(train, "update_servers", interrupted)
 
 
 def state(folder: Path) -> dict[str, torch.Tensor]:
@@ -80,7 +80,7 @@ def test_without_a_folder_there_is_nothing_to_wait_for(monkeypatch: pytest.Monke
 
 def test_after_the_last_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever interrupts the writing of the result gets it, and is heard."""
-    monkeypatch.setattr(training, "versions", lambda size: signal.raise_signal(signal.SIGINT) or {})
+    monkeypatch.setattr(train, "software_versions", lambda size: signal.raise_signal(signal.SIGINT) or {})
     with pytest.raises(KeyboardInterrupt):
         ff.run(EXPERIMENT, tmp_path / "run")
     assert (tmp_path / "run" / "result.json").exists()
@@ -98,7 +98,7 @@ def test_while_torch_is_imported(tmp_path: Path) -> None:
     ("words", "place", "said"),
     [
         ("analyse run", "fedflat.commands.analyse.parse", "analysis/ of each run"),
-        ("personalise run", "fedflat.personal.personalise_command", "nothing was written"),
+        ("personalise run", "fedflat.personal.table.personalise_command", "nothing was written"),
         ("reproduce fedsol/table2", "fedflat.papers.command.some_tables", "the same command continues"),
         ("run fedavg --out run", "fedflat.commands.train.run", "nothing was written"),
     ],

@@ -12,9 +12,9 @@ from interrupted_run import RUN, SMALL, refused
 from safetensors.torch import load_file
 
 from fedflat.cli import main
-from fedflat.engine.configuration import differences
-from fedflat.engine.folder import RunFolder
 from fedflat.errors import UserError
+from fedflat.runs.config import config_differences
+from fedflat.runs.folder import RunFolder
 
 
 def test_interrupted_run_continues(interrupted: Path, tmp_path: Path) -> None:
@@ -49,14 +49,14 @@ def test_what_differs_and_how_to_continue(interrupted: Path, capsys) -> None:
 def test_differences_by_name() -> None:
     stored = "method: {name: fedavgm, beta: 0.9, inner: {name: fedsol, rho: 2.0}}\nseeds: [0, 1]\nlr: 0.1"
     given = "method: {name: fedadam, beta: 0.9, inner: {name: fedsol, rho: 1.0}}\nseeds: [0]\nlr: 0.1\nprobes: [drift]"
-    assert differences(stored, given) == [
+    assert config_differences(stored, given) == [
         "method: fedavgm in the folder, fedadam given",
         "inner --rho: 2.0 in the folder, 1.0 given",
         "--seeds: 0 1 in the folder, 0 given",
         "--probes: none in the folder, drift given",
     ]
     for damaged in ("lr: [", "- lr", ""):
-        assert differences(damaged, given) == ["its config.yaml cannot be read"]
+        assert config_differences(damaged, given) == ["its config.yaml cannot be read"]
 
 
 def test_comparison_of_other_options(tmp_path: Path, capsys) -> None:

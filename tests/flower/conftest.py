@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fedflat.engine.folder import RunFolder
+from fedflat.runs.folder import RunFolder
 
 collect_ignore_glob = [] if find_spec("flwr") else ["test_*.py"]
 

@@ -16,13 +16,13 @@ from torch import Tensor
 
 import fedflat as ff
 from fedflat.core.local_training import SGD
-from fedflat.engine.checkpoint import load_tensors
 from fedflat.engine.rounds import Trial, choose_cohort, play_round
 from fedflat.engine.sequential import Sequential
-from fedflat.experiments.assemble import assemble
 from fedflat.flower.app import client_app
 from fedflat.flower.config import Federation, to_run_config
 from fedflat.flower.server import serve
+from fedflat.runs.build import build_run
+from fedflat.runs.folder import load_tensors
 
 EXPERIMENT = ff.Experiment(
     clients=4, cohort=3, rounds=3, partition="dirichlet", alpha=0.5, model="mlp", local_epochs=1, batch_size=128
@@ -95,7 +95,7 @@ def server_state(out: Path) -> dict[str, Tensor]:
 def simulate(experiment: ff.Experiment, missing: Mapping[int, set[int]] | None = None) -> dict[str, Tensor]:
     """The same by the sequential engine, where in round r (from 0) the clients missing[r] do not reply."""
     experiment = dataclasses.replace(experiment, engine="sequential", device="cpu")
-    assembly = assemble(experiment)
+    assembly = build_run(experiment)
     (trial,) = assembly.trials(experiment)
     engine = Sequential(experiment.method, assembly.task, assembly.feed)
     for r in range(experiment.rounds):

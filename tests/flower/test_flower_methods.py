@@ -22,7 +22,7 @@ from fedflat.flower.config import Federation, from_run_config, to_run_config
 from fedflat.flower.judge import Good
 from fedflat.flower.order import Facts
 from fedflat.flower.remote import Remote, Seen
-from fedflat.personal import finished
+from fedflat.runs import read
 
 sys.path.append(str(Path(__file__).parents[1] / "methods"))
 from variants import ALL
@@ -64,11 +64,11 @@ def test_replies_are_averaged_where_the_server_computes() -> None:
 
 @pytest.mark.parametrize("validation", [0.0, 0.25])
 def test_the_result_is_a_run_like_any_other(validation: float, tmp_path: Path) -> None:
-    from fedflat.report.runs import read_run
+    from fedflat.runs.read import read_stored_run
 
     experiment = dataclasses.replace(EXPERIMENT, validation=validation)
     federate(Loopback(experiment), experiment, tmp_path / "run")
-    run, simulated = read_run(tmp_path / "run"), ff.run(dataclasses.replace(experiment, engine="sequential"))
+    run, simulated = read_stored_run(tmp_path / "run"), ff.run(dataclasses.replace(experiment, engine="sequential"))
     assert run.result
     assert run.result.final_accuracy == pytest.approx(simulated.final_accuracy)
     assert [row["loss"] for row in run.rows] == pytest.approx([row["loss"] for row in simulated.history], abs=1e-5)
@@ -88,7 +88,7 @@ def test_personalising_needs_what_clients_remember(tmp_path: Path) -> None:
     """A federation's folder has it for methods whose clients remember nothing."""
     plain, stateful = (dataclasses.replace(EXPERIMENT, method=m, rounds=1) for m in (ff.FedSAM(), ff.SCAFFOLD()))
     federate(Loopback(plain), plain, tmp_path / "plain")
-    assert finished.read_run(tmp_path / "plain").trials[0].server.params.isfinite().all()
+    assert read.read_trained_run(tmp_path / "plain").trials[0].server.params.isfinite().all()
     federate(Loopback(stateful), stateful, tmp_path / "stateful")
     with pytest.raises(ff.UserError, match="what its clients remember is on their nodes"):
-        finished.read_run(tmp_path / "stateful")
+        read.read_trained_run(tmp_path / "stateful")

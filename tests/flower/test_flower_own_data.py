@@ -12,10 +12,10 @@ import pytest
 from loopback import EXPERIMENT, Loopback, assert_same, federate, simulate
 from PIL import Image
 
-from fedflat.experiments.assemble import Assembly, assemble
+from fedflat.runs.build import RunParts, build_run
 
 
-def arrays_of(assembly: Assembly) -> dict[str, Any]:
+def arrays_of(assembly: RunParts) -> dict[str, Any]:
     """All clients' samples one after another, as npz files have them."""
     data, every = assembly.dataset, np.concatenate(assembly.parts)
     owner = np.concatenate([np.full(len(part), k) for k, part in enumerate(assembly.parts)])
@@ -25,7 +25,7 @@ def arrays_of(assembly: Assembly) -> dict[str, Any]:
 @pytest.fixture
 def own_data(tmp_path: Path) -> Path:
     """digits dealt to four files, and a fifth with the test half for the server."""
-    assembly = assemble(EXPERIMENT)
+    assembly = build_run(EXPERIMENT)
     data = assembly.dataset
     for k, part in enumerate(assembly.parts):
         np.savez(tmp_path / f"{k}.npz", x=data.x[part], y=data.y[part], x_test=data.x_test[:5], y_test=data.y_test[:5])
@@ -70,9 +70,9 @@ NUMBERS = [str(label) for label in range(10)]
 
 
 @pytest.fixture(scope="module")
-def few() -> Assembly:
+def few() -> RunParts:
     """Digits of four clients of which none has every class; 12 samples each are enough."""
-    assembly = assemble(dataclasses.replace(EXPERIMENT, alpha=0.1))
+    assembly = build_run(dataclasses.replace(EXPERIMENT, alpha=0.1))
     parts = [part[:: max(1, len(part) // 12)] for part in assembly.parts]
     assert all(len(np.unique(assembly.dataset.y[part])) < 10 for part in parts)
     return assembly._replace(parts=parts)
@@ -87,14 +87,14 @@ def write_images(half: Path, x: Any, y: Any, names: list[str]) -> list[str]:
     return files
 
 
-def write_nodes(root: Path, few: Assembly, names: list[str]) -> None:
+def write_nodes(root: Path, few: RunParts, names: list[str]) -> None:
     """root/K/train and test for client K; the test halves are there because the format asks for them."""
     for k, part in enumerate(few.parts):
         for half in ("train", "test"):
             write_images(root / str(k) / half, few.dataset.x[part], few.dataset.y[part], names)
 
 
-def write_server(root: Path, few: Assembly, names: list[str]) -> None:
+def write_server(root: Path, few: RunParts, names: list[str]) -> None:
     """All clients' samples in one folder, and a test half."""
     arrays = arrays_of(few)
     files = write_images(root / "train", arrays["x"], arrays["y"], names)
@@ -111,7 +111,7 @@ def federate_folders(root: Path, experiment: Any) -> Any:
 
 @pytest.mark.parametrize("names", [WORDS, NUMBERS], ids=["words", "numbers"])
 def test_folders_that_lack_classes(
-    names: list[str], few: Assembly, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    names: list[str], few: RunParts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Labels follow the names of the folders, not their number on a node."""
     monkeypatch.setenv("FEDFLAT_CACHE", str(tmp_path / "cache"))
@@ -122,7 +122,7 @@ def test_folders_that_lack_classes(
 
 
 def test_folders_of_numbers_need_no_folder_on_the_server(
-    few: Assembly, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    few: RunParts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FEDFLAT_CACHE", str(tmp_path / "cache"))
     np.savez(tmp_path / "server.npz", **arrays_of(few))
@@ -132,7 +132,7 @@ def test_folders_of_numbers_need_no_folder_on_the_server(
 
 
 def test_a_class_that_nobody_else_knows(
-    few: Assembly, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    few: RunParts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("FEDFLAT_CACHE", str(tmp_path / "cache"))
     write_nodes(tmp_path, few, NUMBERS)

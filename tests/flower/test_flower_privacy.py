@@ -16,10 +16,9 @@ from loopback import EXPERIMENT, Loopback, federate
 from test_flower_replies import refused, values
 
 import fedflat as ff
-from fedflat.engine.checkpoint import save_tensors
-from fedflat.engine.folder import RunFolder
 from fedflat.engine.rounds import choose_cohort
 from fedflat.methods.differential_privacy import privacy_spent
+from fedflat.runs.folder import RunFolder, save_tensors
 
 HALF = dataclasses.replace(EXPERIMENT, method=ff.Private(noise=4.0), clients=4, cohort=2, rounds=5)
 ASKED = [choose_cohort(0, r, 4, 2) for r in range(HALF.rounds)]

@@ -14,9 +14,9 @@ from loopback import Crash, Loopback, assert_same, federate, server_state, simul
 from test_flower_replies import CLIENT, STATEFUL, in_one_round, rows
 
 import fedflat as ff
-from fedflat.engine.folder import RunFolder
 from fedflat.flower import errand
 from fedflat.flower.keep import Kept
+from fedflat.runs.folder import RunFolder
 
 
 @pytest.mark.parametrize("method", [ff.SCAFFOLD(), ff.FedSMOO(), ff.NaiveFedGloSS(), ff.FedSOL()], ids=str)
@@ -70,7 +70,7 @@ def test_there_is_a_checkpoint_after_every_round_however_long_it_takes(
         save(self, tensors)
 
     monkeypatch.setattr(RunFolder, "save", slow)
-    monkeypatch.setattr("fedflat.experiments.training.time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    monkeypatch.setattr("fedflat.runs.train.time", SimpleNamespace(perf_counter=lambda: clock[0]))
     federate(Loopback(STATEFUL), STATEFUL, tmp_path / "run")
     assert saved == [1, 2, 3, 4, 4]
 

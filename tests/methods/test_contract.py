@@ -17,9 +17,9 @@ from fedflat.core.method import Cohort, Method
 from fedflat.core.state import pack_state, stack_states, tree_map
 from fedflat.engine import ENGINES
 from fedflat.engine.rounds import Trial
-from fedflat.experiments.config import method_from_dict, method_to_dict
 from fedflat.methods.wrappers import Wrapper
 from fedflat.options import check
+from fedflat.runs.config import method_from_dict, method_to_dict
 
 STEPS = {name: method for name, method in DEFAULTS.items() if not isinstance(method, Wrapper)}  # a wrapper has none
 

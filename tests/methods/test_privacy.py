@@ -16,7 +16,6 @@ from fedflat.core.local_training import SGD, finish_local_training, start_local_
 from fedflat.core.method import Cohort, Method, Reply
 from fedflat.core.random import hash_words, normal_from
 from fedflat.core.state import pack_state
-from fedflat.experiments.assemble import assemble
 from fedflat.methods import shared
 from fedflat.methods.differential_privacy import (
     PrivateServer,
@@ -25,6 +24,7 @@ from fedflat.methods.differential_privacy import (
     privacy_spent,
     set_noise_key,
 )
+from fedflat.runs.build import build_run
 
 INNERS: list[Method] = [ff.FedAvg(), ff.SCAFFOLD(), ff.FedGloSS(), ff.FedSMOO(), ff.FedNova(), ff.NaiveFedGloSS()]
 FREE = {"clip": math.inf, "noise": 0.0}
@@ -154,7 +154,7 @@ def test_a_run_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_seeds_have_noise_of_their_own() -> None:
     """As many rounds as it takes for nothing but noise to tell the seeds apart: none is trained."""
     experiment = ff.Experiment(method=ff.Private(noise=1.0), seeds=(0, 1, 2))
-    servers = [trial.server for trial in assemble(experiment).trials(experiment)]
+    servers = [trial.server for trial in build_run(experiment).trials(experiment)]
     keys = torch.stack([server.key for server in servers])
     assert keys.tolist() == [[seed, 0, 0, 0] for seed in (0, 1, 2)]
     noises = torch.stack([noise_of(server, ff.Private(noise=1.0)) for server in servers])

@@ -7,15 +7,15 @@ from torch.func import grad, vmap
 import fedflat
 from fedflat.core import task
 from fedflat.core.task import Batch, Task
-from fedflat.experiments.assemble import assemble
 from fedflat.models.layers import Classifier
+from fedflat.runs.build import build_run
 
 
 def problem():
     """A smooth model, for 16 bits may change which pixel is largest; parameters and one batch."""
     body = nn.Sequential(nn.Flatten(), nn.Linear(64, 48), nn.Tanh())
     torch.manual_seed(0)
-    built = assemble(fedflat.Experiment(model=Classifier(body, nn.Linear(48, 10))))
+    built = build_run(fedflat.Experiment(model=Classifier(body, nn.Linear(48, 10))))
     x, y = (t[:16] for t in built.feed.test()[:2])
     return built.task.model, built.starts[0], Batch(x, y, torch.ones_like(y, dtype=torch.bool), None)
 

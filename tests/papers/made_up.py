@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedflat.experiments.config import to_dict
 from fedflat.papers.catalogue import find_table
 from fedflat.papers.cells import experiment
 from fedflat.papers.record import Record, write
 from fedflat.papers.table import Cell
+from fedflat.runs.config import experiment_to_dict
 
 
 def find(name: str) -> Cell:
@@ -34,4 +34,4 @@ def store(
     }
     run = {"seeds": list(range(len(values))), "rounds": 100, "seconds": 50.0, "together": 1, "precision": "tf32"}
     run |= {"data": "CIFAR-10 (JPEG)", "versions": {"hardware": "h"}}
-    write(folder, Record(name, to_dict(trained), rounds or trained.rounds, seeds, [run]))
+    write(folder, Record(name, experiment_to_dict(trained), rounds or trained.rounds, seeds, [run]))

@@ -9,12 +9,12 @@ import yaml
 from made_up import find
 
 from fedflat import Experiment, FedAvg, FedGloSS, FedSOL, NaiveFedGloSS
-from fedflat.experiments.config import dump, to_dict
 from fedflat.methods import METHODS
 from fedflat.papers.catalogue import TABLES
 from fedflat.papers.cells import alike, every_cell, experiment, key, printed, training
 from fedflat.papers.measures import MEASURES
 from fedflat.papers.table import Cell, grid, table
+from fedflat.runs.config import dump_experiment, experiment_to_dict
 
 COUNTS = {
     "fedsol": {
@@ -151,16 +151,16 @@ def test_what_is_trained_alike_is_trained_once() -> None:
 
 def test_printed_number_of_a_run() -> None:
     trained = experiment(find("fedsol/table2 cifar10 lda-0.3 fedntd"), seeds=(5,), device="cpu")
-    config = yaml.safe_load(dump(trained))
+    config = yaml.safe_load(dump_experiment(trained))
     assert printed(config) == ("FedSOL Table 2", 71.56)
     assert printed({**config, "eval_every": 3, "engine": "sequential"}) == ("FedSOL Table 2", 71.56)
     assert printed({**config, "lr": 0.02}) is None
     assert printed({**config, "rounds": 200}) is None
     assert printed({**config, "method": {"name": "fedntd", "beta": 0.5}}) is None
-    assert printed(to_dict(Experiment())) is None
+    assert printed(experiment_to_dict(Experiment())) is None
     assert printed({**config, "method": {"name": "mine"}}) is None
     assert printed({**config, "dataset": "own:mine-00000000"}) is None
-    beta = yaml.safe_load(dump(experiment(find("fedgloss/table3 cnn cifar10 alpha-0.05 fedgloss"))))
+    beta = yaml.safe_load(dump_experiment(experiment(find("fedgloss/table3 cnn cifar10 alpha-0.05 fedgloss"))))
     beta["method"]["beta"] = float(beta["method"]["beta"])
     assert printed(beta) == ("FedGloSS Table 3", 84.4)
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import fedflat as ff
-from fedflat.experiments.assemble import dataset_of
+from fedflat.runs.build import load_run_dataset
 
 SMALL: dict[str, Any] = {"rounds": 2, "clients": 4, "cohort": 2, "local_epochs": 1, "seeds": (3, 5)}
 
@@ -20,7 +20,7 @@ SMALL: dict[str, Any] = {"rounds": 2, "clients": 4, "cohort": 2, "local_epochs":
 def test_it_has_the_accuracy_of_the_run(method: ff.Method, tmp_path: Path) -> None:
     experiment = ff.Experiment(method=method, **SMALL)
     result = ff.run(experiment, out=tmp_path / "run")
-    data = dataset_of(experiment)
+    data = load_run_dataset(experiment)
     x = (data.x_test / 255 if data.x_test.dtype == torch.uint8 else data.x_test) - torch.tensor(data.mean).view(
         -1, 1, 1
     )

@@ -12,8 +12,8 @@ import pytest
 import fedflat as ff
 from fedflat.cli import main
 from fedflat.errors import UserError
-from fedflat.personal.finished import read_run
 from fedflat.personal.measure import personalise
+from fedflat.runs.read import read_trained_run
 
 TRAINED = ff.Experiment(model="mlp", clients=3, cohort=2, rounds=1, local_epochs=1)
 
@@ -48,7 +48,7 @@ def test_another_experiment(trained: Path, change: dict) -> None:
 
 def test_where_and_how_it_is_computed_may_change(trained: Path) -> None:
     here = dataclasses.replace(TRAINED, engine="sequential", device="cpu", precision="fp32")
-    assert read_run(trained, here).experiment == here
+    assert read_trained_run(trained, here).experiment == here
 
 
 @pytest.mark.parametrize("text", ["{", "[]"])
@@ -56,7 +56,7 @@ def test_a_damaged_result(trained: Path, tmp_path: Path, text: str) -> None:
     copy = shutil.copytree(trained, tmp_path / "copy")
     (copy / "result.json").write_text(text)
     with pytest.raises(UserError, match=r"its result\.json is damaged"):
-        read_run(copy)
+        read_trained_run(copy)
 
 
 def test_data_that_name_their_clients_since(tmp_path: Path) -> None:

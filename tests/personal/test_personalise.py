@@ -14,14 +14,14 @@ import fedflat as ff
 from fedflat.core.local_training import SGD, local_update
 from fedflat.core.method import Message, Method
 from fedflat.data.batches import BatchPlan
-from fedflat.engine.checkpoint import load_tensors, save_tensors
 from fedflat.engine.rounds import evaluate
 from fedflat.errors import UserError
 from fedflat.personal.alone import Alone, local_only, rounds_alone
-from fedflat.personal.finished import read_run
 from fedflat.personal.measure import personalise
 from fedflat.personal.samples import Samples
 from fedflat.personal.table import personalise_command
+from fedflat.runs.folder import load_tensors, save_tensors
+from fedflat.runs.read import read_trained_run
 
 SMALL = {"model": "mlp", "clients": 6, "cohort": 3, "rounds": 4, "local_epochs": 1, "lr": 0.1, "device": "cpu"}
 
@@ -35,7 +35,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def finished(folder):
-    return read_run(folder)
+    return read_trained_run(folder)
 
 
 @pytest.fixture(scope="module")

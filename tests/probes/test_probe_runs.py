@@ -13,15 +13,15 @@ import torch
 
 from fedflat import Experiment, UserError, run
 from fedflat.cli import main
-from fedflat.engine.checkpoint import load_tensors
 from fedflat.engine.rounds import TrainedCohort
 from fedflat.engine.sequential import Sequential
-from fedflat.experiments.assemble import assemble
-from fedflat.experiments.config import dump, load
-from fedflat.experiments.together import run_together
-from fedflat.experiments.training import Training
 from fedflat.methods import METHODS
 from fedflat.probes import PROBES
+from fedflat.runs.build import build_run
+from fedflat.runs.config import dump_experiment, load_experiment
+from fedflat.runs.folder import load_tensors
+from fedflat.runs.train import Training
+from fedflat.runs.train_together import run_together
 
 SMALL = Experiment(rounds=4, clients=5, cohort=2, local_epochs=1, model="mlp", seeds=(0, 1), checkpoint_every=1)
 ALL = tuple(PROBES)
@@ -140,14 +140,14 @@ def test_what_diverged_is_null() -> None:
 
 
 def test_config_files_from_before_there_were_probes(tmp_path: Path) -> None:
-    text = dump(SMALL)
+    text = dump_experiment(SMALL)
     assert "probe" not in text, "what is off leaves no trace, so that runs begun earlier can be resumed"
     file = tmp_path / "config.yaml"
     file.write_text(text)
-    assert load(file) == SMALL
+    assert load_experiment(file) == SMALL
     probed = replace(SMALL, probes=("drift", "classes"), probe_every=2)
-    file.write_text(dump(probed))
-    assert load(file) == probed
+    file.write_text(dump_experiment(probed))
+    assert load_experiment(file) == probed
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ class Far(Sequential):
 
 def test_models_that_are_elsewhere_are_refused() -> None:
     experiment = replace(SMALL, probes=("norm",))
-    assembly = assemble(experiment)
+    assembly = build_run(experiment)
     training = Training(experiment, assembly, None, Far(experiment.method, assembly.task, assembly.feed))
     with pytest.raises(UserError, match="leave probes out under torchrun and on Flower"):
         training.finish(lambda round, rows: None)

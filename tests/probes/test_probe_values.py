@@ -20,7 +20,6 @@ from fedflat.core.local_training import count_traffic
 from fedflat.core.task import Batch
 from fedflat.engine import ENGINES
 from fedflat.engine.rounds import Trial
-from fedflat.experiments.experiment import Experiment
 from fedflat.methods.fedavg import FedAvg
 from fedflat.methods.fedbabu import FedBABU
 from fedflat.methods.fedgf import FedGF
@@ -30,8 +29,7 @@ from fedflat.methods.fedsol import FedSOL
 from fedflat.methods.naivefedgloss import NaiveFedGloSS
 from fedflat.methods.scaffold import SCAFFOLD
 from fedflat.methods.wrappers import ServerMomentum
-from fedflat.probes import PROBES
-from fedflat.probes.lookout import Lookout
+from fedflat.probes import PROBES, ProbeRunner
 
 near = pytest.approx
 
@@ -82,11 +80,11 @@ def test_a_class_without_test_samples_has_no_accuracy() -> None:
     feed, trial, task = tiny.feed(), Trial(0, FedAvg(), tiny.params()), tiny.task()
     kept = feed.test().y != 1
     test = Batch(*(t[kept] for t in feed.test()[:3]), None)
-    lookout = Lookout(Experiment(probes=("classes",)), task, feed, test)
+    probes = ProbeRunner(("classes",), lambda round: True, FedAvg(), task, feed, test)
     seen = watch(FedAvg(), rounds=1)[0]
-    lookout.begin([trial], [seen.job])
-    lookout.end(ENGINES["sequential"](FedAvg(), task, feed).train([seen.job]))
-    values = lookout.measure([trial], [])[0]["probes"]["classes.accuracy"]
+    probes.begin([trial], [seen.job])
+    probes.end(ENGINES["sequential"](FedAvg(), task, feed).train([seen.job]))
+    values = probes.measure([trial], [])[0]["probes"]["classes.accuracy"]
     assert [value is None for value in values] == [False, True, False]
 
 

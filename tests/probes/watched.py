@@ -15,8 +15,7 @@ import tiny_problem as tiny
 from fedflat.core.method import Method
 from fedflat.engine import ENGINES
 from fedflat.engine.rounds import CohortJob, Trial, cohort_jobs, update_servers
-from fedflat.experiments.experiment import Experiment
-from fedflat.probes.lookout import Lookout
+from fedflat.probes import ProbeRunner
 
 
 class Round(NamedTuple):
@@ -34,17 +33,17 @@ def watch(method: Method, *names: str, engine: str = "sequential", rounds: int =
     """Play rounds of one seed with these probes."""
     feed, task = tiny.feed(), tiny.task()
     trial, runner = Trial(0, method, tiny.params()), ENGINES[engine](method, task, feed)
-    lookout, seen = Lookout(Experiment(method=method, probes=names), task, feed, feed.test()), []
+    probes, seen = ProbeRunner(names, lambda round: bool(names), method, task, feed, feed.test()), []
     for r in range(rounds):
         before, who = trial.server, tiny.COHORTS[r]
         for exchange in range(method.exchanges):
             weights = [feed.sizes[who].to(feed.dtype)]
             jobs = cohort_jobs(method, [trial], r, exchange, [who], weights, len(feed.sizes), tiny.sgd())
             states = trial.clients.gather(who)
-            lookout.begin([trial], jobs)
+            probes.begin([trial], jobs)
             trained = runner.train(jobs)
-            lookout.end(trained)
+            probes.end(trained)
             update_servers(method, [trial], trained)
-        found = lookout.measure([trial], [{"probes": {}}] * r)[0]
+        found = probes.measure([trial], [{"probes": {}}] * r)[0]
         seen.append(Round(found.get("probes", {}), before, trial.server, jobs[0], states, trained[0].ends))
     return seen

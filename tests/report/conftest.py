@@ -12,9 +12,9 @@ import pytest
 from browsers import chromium
 from selenium import webdriver
 
-from fedflat.experiments.config import dump
-from fedflat.experiments.experiment import Experiment
-from fedflat.experiments.result import Result, summary
+from fedflat.runs.config import dump_experiment
+from fedflat.runs.experiment import Experiment
+from fedflat.runs.result import Result, summarise_history
 
 MakeRun = Callable[..., Path]
 SETTINGS: dict[str, Any] = {"directions": "random", "extent": 1.0, "on": "test", "sigma": 0.01, "rho": 0.1}
@@ -83,13 +83,13 @@ def make_run(tmp_path: Path) -> MakeRun:
         ]
         if probes:
             rows = [row | {"probes": {key: vary(value, row["seed"]) for key, value in probes.items()}} for row in rows]
-        (folder / "config.yaml").write_text(dump(experiment))
+        (folder / "config.yaml").write_text(dump_experiment(experiment))
         (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         if finished:
             numbers = {"client_steps_per_second": 9.0, "bytes_down_per_client_round": 4000, "parameters": 1000}
             names = {"method": "fedavg", "seeds": [0, 1], "versions": {"fedflat": "0"}, "privacy": None, "clients": 20}
             sent = {"bytes_up_per_client_round": 4000, "seconds": seconds, "rounds": len(accuracies)}
-            facts = {**summary(rows, [0, 1]), **numbers, **names, **sent}
+            facts = {**summarise_history(rows, [0, 1]), **numbers, **names, **sent}
             assert facts.keys() == {f.name for f in dataclasses.fields(Result)} - {"history"}
             (folder / "result.json").write_text(json.dumps(facts))
         return folder

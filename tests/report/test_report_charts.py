@@ -10,20 +10,20 @@ import pytest
 
 from fedflat.data.load import load_dataset
 from fedflat.data.partition import class_counts
-from fedflat.experiments.assemble import deal
-from fedflat.experiments.experiment import Experiment
 from fedflat.report.charts import COLOURS, DASHES, SYMBOLS, Chart, Curves, Grids, Line
 from fedflat.report.contents import contents
-from fedflat.report.runs import read_run
 from fedflat.report.settings import settings_of
 from fedflat.report.sheets import flatness_sheet, results_sheet
+from fedflat.runs.build import partition_clients
+from fedflat.runs.experiment import Experiment
+from fedflat.runs.read import read_stored_run
 
 MakeRun = Callable[..., Path]
 Analyse = Callable[..., None]
 
 
 def charts(*folders: Path) -> dict[str, Chart]:
-    return {chart.key: chart for chart in contents([read_run(folder) for folder in folders]).charts}
+    return {chart.key: chart for chart in contents([read_stored_run(folder) for folder in folders]).charts}
 
 
 def curves(found: dict[str, Chart], key: str) -> list[Line]:
@@ -80,7 +80,7 @@ def test_clients_and_classes_are_the_runs_partition(make_run: MakeRun) -> None:
     found = charts(*(make_run(name, [0.5], **setting) for name in "ab"), make_run("c", [0.5], partition="iid"))
     first, second = grids(found, "clients").grids
     data = load_dataset("digits")
-    held = class_counts(data.y.numpy(), deal(Experiment(**setting), data), 10)
+    held = class_counts(data.y.numpy(), partition_clients(Experiment(**setting), data), 10)
     assert [[n or 0 for n in row] for row in first.z] == held.T.tolist()
     assert len(second.x) == 20
 
@@ -89,7 +89,7 @@ def test_data_that_are_not_here_are_named(make_run: MakeRun) -> None:
     folder = make_run("a", [0.5])
     config = (folder / "config.yaml").read_text().replace("dataset: digits", "dataset: own:mine-0123abcd")
     (folder / "config.yaml").write_text(config)
-    found = contents([read_run(folder)])
+    found = contents([read_stored_run(folder)])
     assert "clients" not in {chart.key for chart in found.charts}
     why = "--dataset own:mine-0123abcd: was given in Python and is not in the run's folder"
     assert found.problems[0] == f"a: clients and classes are not shown ({why})"
@@ -157,7 +157,7 @@ def test_a_damaged_analysis_is_named_and_the_rest_is_shown(damage: str, make_run
     folder = make_run("a", [0.5])
     analyse(folder)
     (folder / "analysis" / "landscape.json").write_text(damage)
-    found = contents([read_run(folder)])
+    found = contents([read_stored_run(folder)])
     assert str(folder / "analysis" / "landscape.json") in found.problems[0]
     assert "landscape" not in found.documents[0]
     assert "spectrum" in {chart.key for chart in found.charts}
@@ -172,14 +172,14 @@ def test_landscapes_of_unequal_rows_are_damaged(what: str, make_run: MakeRun, an
     seed = document["seeds"]["0"]
     (seed["loss"] if what == "landscape" else seed["surfaces"][0]["all"])[1].pop()
     path.write_text(json.dumps(document))
-    assert "unequal length" in contents([read_run(folder)]).problems[0]
+    assert "unequal length" in contents([read_stored_run(folder)]).problems[0]
 
 
 def test_the_best_are_bold(make_run: MakeRun, analyse: Analyse) -> None:
     folders = [make_run("a", [0.5, 0.95]), make_run("b", [0.9, 0.9]), make_run("c", [0.1, 0.2])]
     for folder, height in zip(folders, (2.0, 1.0, 3.0), strict=True):
         analyse(folder, height)
-    runs = [read_run(folder) for folder in folders]
+    runs = [read_stored_run(folder) for folder in folders]
     settings = settings_of(runs)
     sheet = results_sheet(runs, settings, 0.8)
     bold = {(row[1].text, sheet.headings[n]) for row in sheet.rows for n, cell in enumerate(row) if cell.best}

@@ -13,8 +13,8 @@ from fedflat.flatness.settings import Settings, What
 from fedflat.report.contents import Contents, contents
 from fedflat.report.measured import USES
 from fedflat.report.page import report
-from fedflat.report.runs import read_run
 from fedflat.report.sheets import flatness_sheet
+from fedflat.runs.read import read_stored_run
 
 MakeRun = Callable[..., Path]
 Analyse = Callable[..., None]
@@ -36,7 +36,7 @@ def pair(make_run: MakeRun, analyse: Analyse) -> Callable[..., list[Path]]:
 
 def read(folders: list[Path]) -> tuple[Contents, dict[str, list[bool]]]:
     """What a report holds, and of each column which runs are bold."""
-    runs = [read_run(folder) for folder in folders]
+    runs = [read_stored_run(folder) for folder in folders]
     found = contents(runs)
     sheet = flatness_sheet(runs, found.settings, found.documents)
     return found, {heading: [row[n].best for row in sheet.rows] for n, heading in enumerate(sheet.headings)}
@@ -146,7 +146,7 @@ def test_small_numbers_keep_their_digits(values: list[float], text: str, make_ru
     document = {"settings": {}, "seeds": {str(n): {"lpf": value} for n, value in enumerate(values)}}
     (folder / "analysis").mkdir()
     (folder / "analysis" / "lpf.json").write_text(json.dumps(document))
-    runs = [read_run(folder)]
+    runs = [read_stored_run(folder)]
     found = contents(runs)
     sheet = flatness_sheet(runs, found.settings, found.documents)
     assert sheet.rows[0][sheet.headings.index("LPF")].text == text

@@ -14,15 +14,15 @@ from plotly.offline import get_plotlyjs
 from fedflat.cli import main
 from fedflat.report.charts import Curves
 from fedflat.report.contents import contents
-from fedflat.report.runs import read_run, read_runs
 from fedflat.report.table import cells
+from fedflat.runs.read import read_stored_run, read_stored_runs
 
 MakeRun = Callable[..., Path]
 ROW = {"round": 1, "seed": 0, "accuracy": 0.5, "loss": 1.0}
 
 
 def test_cells(make_run: MakeRun) -> None:
-    result = read_run(make_run("a", [0.5, 0.85, 0.95], lost=True)).result
+    result = read_stored_run(make_run("a", [0.5, 0.85, 0.95], lost=True)).result
     assert result
     assert cells("a", result, 0.8) == [
         "a",
@@ -38,7 +38,7 @@ def test_cells(make_run: MakeRun) -> None:
 
 
 def test_one_seed_has_no_spread(make_run: MakeRun) -> None:
-    result = read_run(make_run("a", [0.5, 0.85, 0.95])).result
+    result = read_stored_run(make_run("a", [0.5, 0.85, 0.95])).result
     assert result
     assert cells("a", dataclasses.replace(result, seeds=[0]), 0.8)[1:3] == ["90.00%", "90.00%"]
 
@@ -110,7 +110,7 @@ def test_unfinished_runs_are_in_the_curves_only(make_run: MakeRun, tmp_path: Pat
 
 def test_a_comparison_stands_for_its_runs_and_names_stay_apart(make_run: MakeRun, tmp_path: Path) -> None:
     folders = [make_run(name, [0.5]) for name in ("one/fedavg", "one/fedsol", "two/fedavg")]
-    runs, problems = read_runs([tmp_path / "one", tmp_path / "two"])
+    runs, problems = read_stored_runs([tmp_path / "one", tmp_path / "two"])
     assert [run.path for run in runs] == folders
     assert [run.name for run in runs] == [str(folders[0]), "fedsol", str(folders[2])]
     assert not problems
@@ -172,7 +172,7 @@ def test_the_page_has_all_digits_of_its_numbers(make_run: MakeRun, tmp_path: Pat
     assert main(["report", str(run), "--out", str(page)]) == 0
     data = page.read_text().partition("const CHARTS = ")[2]
     shown = {chart["key"]: chart for chart in json.JSONDecoder().raw_decode(data)[0]}
-    (accuracy,) = (chart for chart in contents([read_run(run)]).charts if chart.key == "accuracy")
+    (accuracy,) = (chart for chart in contents([read_stored_run(run)]).charts if chart.key == "accuracy")
     assert isinstance(accuracy, Curves)
     assert shown["accuracy"]["lines"][0]["y"] == accuracy.lines[0].y
 

@@ -17,7 +17,7 @@ from fedflat.report.contents import contents
 from fedflat.report.events import scalars
 from fedflat.report.page import report
 from fedflat.report.paper import draw
-from fedflat.report.runs import read_run, read_runs
+from fedflat.runs.read import read_stored_run, read_stored_runs
 
 MakeRun = Callable[..., Path]
 PROBES = {"drift.global_local": 1.0, "classes.accuracy": [0.25, None], "norm.model": None}
@@ -62,7 +62,7 @@ def test_surfaces_and_heat_maps_fill_their_figures(
 ) -> None:
     run = make_run("one", [0.5], probes={"classes.accuracy": [0.9, 0.8]})
     analyse(run, 400.0, extent=0.05)
-    draw([chart for chart in contents([read_run(run)]).charts if isinstance(chart, Grids)], tmp_path)
+    draw([chart for chart in contents([read_stored_run(run)]).charts if isinstance(chart, Grids)], tmp_path)
     shares = {"landscape-3d": 0.04, "landscape": 0.2, "local-landscape": 0.1, "probe-classes-accuracy": 0.3}
     for key, share in shares.items():
         assert coloured(tmp_path / f"{key}.png") > share, key
@@ -73,7 +73,7 @@ def test_a_list_without_any_number_leaves_its_run_out_of_the_heat_map(make_run: 
     runs = [make_run(name, [0.5, 0.6], probes={"lambda.mean": found}) for name, found in lists.items()]
     report(runs, tmp_path / "page.html", 0.8, figures=tmp_path / "figures")
     assert (tmp_path / "figures" / "probe-lambda-mean.png").exists()
-    (heat,) = (chart for chart in contents(read_runs(runs)[0]).charts if chart.key == "probe-lambda-mean")
+    (heat,) = (chart for chart in contents(read_stored_runs(runs)[0]).charts if chart.key == "probe-lambda-mean")
     assert isinstance(heat, Grids)
     assert [grid.name for grid in heat.grids] == ["full", "partly"]
 
@@ -86,14 +86,14 @@ def test_a_landscape_without_any_slope_is_drawn(loss: float, make_run: MakeRun, 
     document = json.loads(path.read_text())
     document["seeds"]["0"]["loss"] = [[loss] * 3] * 3
     path.write_text(json.dumps(document))
-    (chart,) = (chart for chart in contents([read_run(run)]).charts if chart.key == "landscape")
+    (chart,) = (chart for chart in contents([read_stored_run(run)]).charts if chart.key == "landscape")
     draw([chart], tmp_path / "figures")
     assert len([*(tmp_path / "figures").iterdir()]) == 4
 
 
 def test_names_are_no_formulas(make_run: MakeRun, tmp_path: Path) -> None:
     runs = [make_run(name, [0.5, 0.6]) for name in (r"$\nothing$", "$x$")]
-    accuracy = contents([read_run(run) for run in runs]).charts[0]
+    accuracy = contents([read_stored_run(run) for run in runs]).charts[0]
     draw([accuracy], tmp_path / "figures")
     assert len([*(tmp_path / "figures").iterdir()]) == 2
 

@@ -15,18 +15,18 @@ from fedflat.methods.fedsol import FedSOL
 from fedflat.methods.wrappers import ServerMomentum
 from fedflat.report.contents import contents
 from fedflat.report.names import method_names
-from fedflat.report.runs import Run, read_run
 from fedflat.report.settings import in_common, settings_of
 from fedflat.report.sheets import Sheet, flatness_sheet, results_sheet
+from fedflat.runs.read import StoredRun, read_stored_run
 
 MakeRun = Callable[..., Path]
 
 
-def read(*folders: Path) -> list[Run]:
-    return [read_run(folder) for folder in folders]
+def read(*folders: Path) -> list[StoredRun]:
+    return [read_stored_run(folder) for folder in folders]
 
 
-def results(runs: Sequence[Run]) -> Sheet:
+def results(runs: Sequence[StoredRun]) -> Sheet:
     return results_sheet(runs, settings_of(runs), 0.8)
 
 

@@ -13,8 +13,8 @@ import torch
 from fedflat.commands.parse import parse
 from fedflat.core.local_training import count_traffic
 from fedflat.core.method import Method
-from fedflat.experiments.config import find_method
 from fedflat.methods import METHODS
+from fedflat.runs.config import find_method
 
 MODEL = 10_000  # parameters of the model on which communication is counted
 

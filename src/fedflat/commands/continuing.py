@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from fedflat.engine.folder import OtherRun
 from fedflat.errors import UserError
+from fedflat.runs.folder import OtherRunError
 
 
 @contextmanager
@@ -17,7 +17,7 @@ def continuing(command: list[str], folders: list[Path], out: Path, shown: Sequen
     again = [*command, *shown]
     try:
         yield
-    except OtherRun as error:
+    except OtherRunError as error:
         raise UserError(f"{error}, or continue that one: {_again(again, error.path, out)}") from None
     except KeyboardInterrupt:
         begun = [folder for folder in folders if (folder / "config.yaml").exists()]

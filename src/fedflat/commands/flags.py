@@ -9,8 +9,8 @@ from typing import Annotated, Any
 from fedflat.commands.parse import cli_setting, parse
 from fedflat.core.method import Method
 from fedflat.errors import UserError
-from fedflat.experiments.experiment import Experiment, Setting
 from fedflat.options import flag
+from fedflat.runs.experiment import Experiment, Setting
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from fedflat.commands.parse import leading, parse
 from fedflat.errors import UserError
-from fedflat.experiments.config import load
-from fedflat.experiments.experiment import Experiment
+from fedflat.runs.config import load_experiment
+from fedflat.runs.experiment import Experiment
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,5 +27,5 @@ def new_app(words: list[str]) -> None:
         raise UserError(f"{' '.join(['flower new', *folders])}: name the folder to write")
     from fedflat.flower.new import write_app
 
-    write_app(Path(folders[0]), load(options.config) if options.config else Experiment())
+    write_app(Path(folders[0]), load_experiment(options.config) if options.config else Experiment())
     print(f"a Flower app in {folders[0]}; its README.md has the commands")

@@ -8,9 +8,9 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from fedflat.core.method import Method
 from fedflat.errors import UserError, near_miss
-from fedflat.experiments.config import find_method
-from fedflat.experiments.experiment import Setting
 from fedflat.options import check, flag, kinds, read, show
+from fedflat.runs.config import find_method
+from fedflat.runs.experiment import Setting
 
 T = TypeVar("T")
 

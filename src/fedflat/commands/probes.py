@@ -11,8 +11,8 @@ from fedflat.commands.parse import leading, parse
 from fedflat.errors import UserError
 from fedflat.options import Fraction
 from fedflat.probes import PROBES
-from fedflat.probes.communication import Reach, bytes_per_round, reach
-from fedflat.probes.sight import Probe
+from fedflat.probes.probe import Probe
+from fedflat.runs.result import CostToReach, bytes_per_round, cost_to_reach
 
 
 @dataclass(frozen=True)
@@ -52,9 +52,9 @@ def reach_command(words: list[str]) -> None:
     """fedflat reach RUN [RUN ...]."""
     paths, flags = leading(words)
     options = parse(ReachOptions, flags, "fedflat reach RUN [RUN ...]")
-    from fedflat.report.runs import read_runs
+    from fedflat.runs.read import read_stored_runs
 
-    runs, problems = read_runs([Path(path) for path in paths])
+    runs, problems = read_stored_runs([Path(path) for path in paths])
     problems += [f"{run.name}: unfinished" for run in runs if not run.result]
     finished = {run.name: (run.result, int(run.config["cohort"])) for run in runs if run.result}
     if not finished:
@@ -62,13 +62,13 @@ def reach_command(words: list[str]) -> None:
     name, (first, cohort) = next(iter(finished.items()))
     target = first.last10_accuracy if options.target is None else options.target
     whole = bytes_per_round(first, cohort) * first.rounds
-    rows = [[run, *_cells(reach(result, size, target), whole)] for run, (result, size) in finished.items()]
+    rows = [[run, *_cells(cost_to_reach(result, size, target), whole)] for run, (result, size) in finished.items()]
     _print(["run", f"rounds to {target:.2%}", "bytes", "models", f"of all that {name} sent"], rows)
     for problem in problems:
         print(f"skipped: {problem}")
 
 
-def _cells(found: Reach | None, whole: float) -> list[str]:
+def _cells(found: CostToReach | None, whole: float) -> list[str]:
     """Rounds, bytes, models and the part of `whole`, as text."""
     if found is None:
         return ["–"] * 4

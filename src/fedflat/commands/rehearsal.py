@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from fedflat.core.local_training import example_messages
 from fedflat.engine.sequential import client_batches
 from fedflat.errors import UserError
-from fedflat.experiments.assemble import assemble
-from fedflat.experiments.experiment import Experiment
+from fedflat.runs.build import build_run
+from fedflat.runs.experiment import Experiment
 
 
 def rehearse(experiments: Mapping[str, Experiment]) -> None:
     """One step of every method, by the words that name it; methods of one setting share data and model."""
-    assembly = assemble(next(iter(experiments.values())))
+    assembly = build_run(next(iter(experiments.values())))
     w, batch = assembly.starts[0], next(client_batches(assembly.feed, 0, 0, 0, 0))
     for name, experiment in experiments.items():
         method = experiment.method

@@ -12,8 +12,8 @@ from fedflat.commands.outputs import check_file, refuse_file
 from fedflat.commands.parse import leading, parse
 from fedflat.engine.processes import find_rank
 from fedflat.errors import UserError
-from fedflat.experiments.experiment import Experiment
 from fedflat.options import Count, Index, check_writable
+from fedflat.runs.experiment import Experiment
 
 PROG = "fedflat reproduce [TABLE ...]"
 

@@ -16,18 +16,17 @@ from fedflat.commands.outputs import output_folder, slug
 from fedflat.commands.parse import leading, method_spec
 from fedflat.commands.rehearsal import rehearse
 from fedflat.core.method import Method
-from fedflat.engine.configuration import same_run
-from fedflat.engine.folder import OtherRun
 from fedflat.engine.processes import find_rank
 from fedflat.errors import UserError
-from fedflat.experiments.config import dump, load, method_to_dict
-from fedflat.experiments.experiment import Experiment, Setting
-from fedflat.experiments.result import Result
-from fedflat.experiments.run import run
 from fedflat.methods import METHODS
 from fedflat.methods.differential_privacy import describe_privacy
 from fedflat.options import Fraction
 from fedflat.progress import LogTicker
+from fedflat.runs.config import dump_experiment, load_experiment, method_to_dict, same_run
+from fedflat.runs.experiment import Experiment, Setting
+from fedflat.runs.folder import OtherRunError
+from fedflat.runs.result import Result
+from fedflat.runs.train import run
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -139,7 +138,7 @@ def _show(results: list[tuple[str, Result]], runs: list[Path], page: Path, targe
 
 def _finished(experiment: Experiment, folder: Path, resume: bool) -> Result | None:
     """The result that a resumed comparison keeps; refuses early what could not be trained or kept."""
-    from fedflat.report.runs import read_run
+    from fedflat.runs.read import read_stored_run
 
     experiment.check()
     config = folder / "config.yaml"
@@ -147,9 +146,9 @@ def _finished(experiment: Experiment, folder: Path, resume: bool) -> Result | No
         return None
     if not resume:
         raise UserError(f"--out {folder.parent}: already holds {folder.name}; add --resume or choose another folder")
-    if not same_run(stored := config.read_text(encoding="utf-8", errors="replace"), dump(experiment)):
-        raise OtherRun(folder, stored, dump(experiment))
-    return read_run(folder).result if (folder / "result.json").exists() else None
+    if not same_run(stored := config.read_text(encoding="utf-8", errors="replace"), dump_experiment(experiment)):
+        raise OtherRunError(folder, stored, dump_experiment(experiment))
+    return read_stored_run(folder).result if (folder / "result.json").exists() else None
 
 
 def _asks(flags: Iterable[str], *wanted: str) -> bool:
@@ -161,9 +160,9 @@ def _from_file(flags: list[str]) -> Experiment:
     """The experiment of --config, or the defaults."""
     for word, value in pairwise([*flags, ""]):
         if word == "--config" and value:
-            return load(Path(value))
+            return load_experiment(Path(value))
         if word.startswith("--config="):
-            return load(Path(word.removeprefix("--config=")))
+            return load_experiment(Path(word.removeprefix("--config=")))
     return Experiment()
 
 

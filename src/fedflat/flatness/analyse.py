@@ -11,15 +11,15 @@ from typing import Any, NamedTuple
 
 from fedflat.data.dataset import Dataset
 from fedflat.errors import UserError
-from fedflat.experiments.config import method_to_dict
-from fedflat.experiments.result import versions
 from fedflat.flatness.files import plain, write
 from fedflat.flatness.measures import MEASURES, Case, Measured, measure_barrier
 from fedflat.flatness.settings import Settings
 from fedflat.flatness.subject import Subject
 from fedflat.options import check
 from fedflat.progress import LogTicker
-from fedflat.report.runs import expand
+from fedflat.runs.config import method_to_dict
+from fedflat.runs.read import run_folders_in
+from fedflat.runs.result import software_versions
 
 
 class Analysed(NamedTuple):
@@ -59,7 +59,7 @@ def analyse(
 def read_subjects(paths: Sequence[Path], settings: Settings, own: Mapping[str, Any]) -> tuple[list[Subject], list[str]]:
     """The runs that can be measured, with names that tell them apart, and why the others cannot."""
     subjects, problems = [], []
-    for path in (run for given in paths for run in expand(given)):
+    for path in (run for given in paths for run in run_folders_in(given)):
         try:
             subjects.append(Subject(path, settings, own))
         except UserError as error:
@@ -121,7 +121,7 @@ def _document(job: Job, subject: Subject, found: Mapping[int, Measured]) -> dict
         "samples": next(iter(found.values())).samples or subject.data.samples(),
         **job.facts,
         "settings": dataclasses.asdict(subject.settings),
-        "versions": versions(),
+        "versions": software_versions(),
         "seeds": seeds,
     }
     return plain(facts)

@@ -12,8 +12,8 @@ from typing import Any
 
 from torch import Tensor
 
-from fedflat.engine.folder import write_atomically
 from fedflat.flatness.measures import Measured
+from fedflat.runs.folder import write_atomically
 
 
 def plain(value: Any) -> Any:

@@ -24,11 +24,11 @@ from fedflat.data.augment import normalise
 from fedflat.engine.rounds import Trial, choose_cohort, play_round
 from fedflat.engine.sequential import Sequential
 from fedflat.errors import UserError
-from fedflat.experiments.config import load, to_dict
-from fedflat.experiments.experiment import Experiment
 from fedflat.flatness.data import Data, cut, pick, score
 from fedflat.flatness.settings import Settings
-from fedflat.personal.finished import Finished, read_run
+from fedflat.runs.config import experiment_to_dict, load_experiment
+from fedflat.runs.experiment import Experiment
+from fedflat.runs.read import TrainedRun, read_trained_run
 
 
 class Subject:
@@ -123,12 +123,12 @@ class Subject:
         return trained[0].ends
 
 
-def _read(path: Path, settings: Settings, own: Mapping[str, Any]) -> Finished:
+def _read(path: Path, settings: Settings, own: Mapping[str, Any]) -> TrainedRun:
     """The run; whatever is wrong with its folder is a UserError that names it."""
     if not (path / "config.yaml").exists():
         raise UserError(f"{path}: not a run folder (config.yaml is missing)")
     try:
-        return read_run(path, _here(load(path / "config.yaml"), settings, own))
+        return read_trained_run(path, _here(load_experiment(path / "config.yaml"), settings, own))
     except UserError as error:
         raise error if str(path) in str(error) else UserError(f"{path}: {error}") from None
     except (KeyError, TypeError) as error:
@@ -140,6 +140,8 @@ def _here(experiment: Experiment, settings: Settings, own: Mapping[str, Any]) ->
     precision = "auto" if experiment.precision == "tf32" else experiment.precision
     here = dataclasses.replace(experiment, device=settings.device, precision=precision, **own)
     for name in own:
-        if to_dict(here)[name] != getattr(experiment, name):
-            raise UserError(f"{name}: {to_dict(here)[name]} was given, the run has {getattr(experiment, name)}")
+        if experiment_to_dict(here)[name] != getattr(experiment, name):
+            raise UserError(
+                f"{name}: {experiment_to_dict(here)[name]} was given, the run has {getattr(experiment, name)}"
+            )
     return here

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from fedflat.experiments.result import mean_std
+from fedflat.runs.result import mean_std
 
 SHOWN = {  # measurement: {number: heading}; landscapes and spectra are for figures
     "hessian": {"lambda1": "λ1", "lambda1_over_lambda5": "λ1/λ5", "trace": "trace"},

@@ -13,10 +13,10 @@ from flwr.serverapp import Grid, ServerApp
 from torch import nn
 
 from fedflat.errors import UserError
-from fedflat.experiments.experiment import Experiment
 from fedflat.flower import client
 from fedflat.flower.config import Federation, from_run_config
 from fedflat.flower.server import serve
+from fedflat.runs.experiment import Experiment
 
 Model = Callable[[], nn.Module]
 

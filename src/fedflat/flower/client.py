@@ -17,13 +17,13 @@ from fedflat.data.dataset import Dataset
 from fedflat.data.load import load_dataset
 from fedflat.engine.sequential import client_batches
 from fedflat.errors import UserError
-from fedflat.experiments.assemble import Assembly, assemble
-from fedflat.experiments.experiment import Experiment
 from fedflat.flower.classes import renumbered
 from fedflat.flower.keep import Kept, check_folder, folder_of
 from fedflat.flower.order import Facts, Order, kind
 from fedflat.flower.secure import closed, opened
 from fedflat.flower.wire import record, state
+from fedflat.runs.build import RunParts, build_run
+from fedflat.runs.experiment import Experiment
 
 
 class Node(NamedTuple):
@@ -31,7 +31,7 @@ class Node(NamedTuple):
 
     client: int
     experiment: Experiment
-    assembly: Assembly
+    assembly: RunParts
 
     @property
     def start(self) -> Tensor:
@@ -51,11 +51,11 @@ def prepare(experiment: Experiment, node: Mapping[str, Any], order: Order) -> No
         raise UserError(f"--node-config partition-id={client}: must be a client number below {order.population}")
     experiment = dataclasses.replace(experiment, seeds=(order.seed,))
     if "data" not in node:
-        return Node(client, experiment, assemble(experiment))
+        return Node(client, experiment, build_run(experiment))
     dataset = _agreed(str(node["data"]), order)
     parts = [np.empty(0, np.int64)] * order.population
     parts[client] = np.arange(len(dataset.y))
-    return Node(client, experiment, assemble(experiment, dataset, parts))
+    return Node(client, experiment, build_run(experiment, dataset, parts))
 
 
 def _agreed(source: str, order: Order) -> Dataset:

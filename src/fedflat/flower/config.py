@@ -12,10 +12,10 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from fedflat.errors import UserError, near_miss
-from fedflat.experiments.config import from_dict, to_dict
-from fedflat.experiments.experiment import Experiment
 from fedflat.options import Count, Positive, check, flag
-from fedflat.probes.lookout import refuse
+from fedflat.probes import refuse_probes
+from fedflat.runs.config import experiment_from_dict, experiment_to_dict
+from fedflat.runs.experiment import Experiment
 
 Value = bool | int | float | str
 
@@ -55,9 +55,9 @@ def keys_for_flags() -> Iterator[None]:
 
 def to_run_config(experiment: Experiment, federation: Federation) -> dict[str, Value]:
     """Both as flat keys and plain values."""
-    values = to_dict(experiment)
+    values = experiment_to_dict(experiment)
     if experiment.probes:
-        refuse(experiment.probes)
+        refuse_probes(experiment.probes)
     if len(experiment.seeds) != 1:
         raise UserError(f"--seeds {' '.join(map(str, experiment.seeds))}: a federation trains one seed; give one")
     for name in ("dataset", "model"):
@@ -88,10 +88,10 @@ def from_run_config(flat: Mapping[str, Value]) -> tuple[Experiment, Federation]:
             level = level.setdefault(parent, {})
         level[name] = value
     if "probes" in values:
-        refuse(str(values["probes"]).split())
+        refuse_probes(str(values["probes"]).split())
     own = _federation(values.pop("federation", {}))
     seed = values.pop("seed", 0)
-    experiment = from_dict(values | {"seeds": [seed]}, "run config")
+    experiment = experiment_from_dict(values | {"seeds": [seed]}, "run config")
     experiment.check()
     if own.secure:
         _check_secure(experiment, own)

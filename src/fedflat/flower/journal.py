@@ -7,8 +7,8 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from fedflat.engine.folder import read_rows, write_atomically
 from fedflat.engine.rounds import CohortJob
+from fedflat.runs.folder import read_metrics, write_atomically
 
 
 class Journal:
@@ -17,7 +17,7 @@ class Journal:
     def __init__(self, path: Path, run: str) -> None:
         """Goes on with the notes of an interrupted run, without a line that a crash tore."""
         self.path, self.run = path, run
-        write_atomically(path, "".join(json.dumps(row) + "\n" for row in read_rows(path)))
+        write_atomically(path, "".join(json.dumps(row) + "\n" for row in read_metrics(path)))
         self.log = logging.getLogger("flwr")
 
     def say(self, text: str) -> None:
@@ -44,7 +44,7 @@ class Journal:
 
     def cohorts(self) -> list[list[int]]:
         """Who was asked, round by round; a round that was played again counts again."""
-        return [[row["client"]] for row in read_rows(self.path) if row.get("exchange") == 0]
+        return [[row["client"]] for row in read_metrics(self.path) if row.get("exchange") == 0]
 
     def _append(self, row: dict[str, Any]) -> None:
         with self.path.open("a", encoding="utf-8") as file:

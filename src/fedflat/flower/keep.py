@@ -15,9 +15,9 @@ from typing import Any
 from flwr.app import RecordDict
 from torch import Tensor
 
-from fedflat.engine.checkpoint import load_tensors, save_tensors
 from fedflat.errors import UserError
 from fedflat.flower.wire import arrays, tensors
+from fedflat.runs.folder import load_tensors, save_tensors
 
 Named = dict[str, Tensor]
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from string import Template
 
 from fedflat.errors import UserError
-from fedflat.experiments.experiment import Experiment
 from fedflat.flower.config import Federation, Value, to_run_config
+from fedflat.runs.experiment import Experiment
 
 COPIED = {name: name for name in ("server_app.py", "client_app.py", "make_certificates.py", "flower.env")}
 

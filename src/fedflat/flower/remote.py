@@ -13,8 +13,6 @@ from fedflat.core.local_training import example_messages
 from fedflat.core.state import pack_state, stack_states, unpack_state
 from fedflat.engine.rounds import CohortJob, TrainedCohort, average_replies, choose_cohort
 from fedflat.errors import UserError
-from fedflat.experiments.assemble import Assembly
-from fedflat.experiments.experiment import Experiment
 from fedflat.flower.classes import class_names
 from fedflat.flower.config import Federation
 from fedflat.flower.fleet import Fleet
@@ -23,6 +21,8 @@ from fedflat.flower.judge import Good, judge
 from fedflat.flower.order import Order, kind
 from fedflat.flower.secure import summed
 from fedflat.flower.wire import record
+from fedflat.runs.build import RunParts
+from fedflat.runs.experiment import Experiment
 
 
 class Seen(NamedTuple):
@@ -35,7 +35,7 @@ class Remote:
     """Clients on nodes. Their states stay there; `job.states` holds what was `Seen` of each instead."""
 
     def __init__(
-        self, experiment: Experiment, federation: Federation, assembly: Assembly, fleet: Fleet, journal: Journal
+        self, experiment: Experiment, federation: Federation, assembly: RunParts, fleet: Fleet, journal: Journal
     ) -> None:
         self.experiment, self.federation, self.fleet, self.journal = experiment, federation, fleet, journal
         self.dataset = assembly.dataset

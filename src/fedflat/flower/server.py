@@ -14,18 +14,18 @@ from flwr.serverapp import Grid
 from torch import Tensor
 
 from fedflat.core.state import ClientStore, pack_state
-from fedflat.engine.folder import RunFolder, write_atomically
 from fedflat.engine.rounds import Trial
-from fedflat.experiments.assemble import Assembly, assemble, dataset_of
-from fedflat.experiments.config import dump
-from fedflat.experiments.experiment import Experiment
-from fedflat.experiments.result import Result
-from fedflat.experiments.training import Training
 from fedflat.flower.config import Federation, check_reachable, keys_for_flags
 from fedflat.flower.fleet import Fleet
 from fedflat.flower.journal import Journal
 from fedflat.flower.remote import Remote, Seen
 from fedflat.methods.differential_privacy import describe_privacy, privacy_spent, set_noise_key
+from fedflat.runs.build import RunParts, build_run, load_run_dataset
+from fedflat.runs.config import dump_experiment
+from fedflat.runs.experiment import Experiment
+from fedflat.runs.folder import RunFolder, write_atomically
+from fedflat.runs.result import Result
+from fedflat.runs.train import Training
 
 
 @keys_for_flags()
@@ -37,7 +37,7 @@ def serve(experiment: Experiment, federation: Federation, grid: Grid) -> Result:
     experiment = dataclasses.replace(experiment, checkpoint_every=1)
     assembly, path = reception(experiment), Path(federation.out)
     check_reachable(federation, experiment.cohort, len(assembly.parts))
-    folder = RunFolder(path, dump(experiment), resume=True)
+    folder = RunFolder(path, dump_experiment(experiment), resume=True)
     try:
         journal = Journal(path / "clients.jsonl", _name(path / "checkpoint" / "name"))
         fleet = Fleet(grid, assembly.feed.counts, federation.round_timeout, journal)
@@ -67,7 +67,7 @@ class Sealed(Trial):
     other clients and the noise of before would tell their difference.
     """
 
-    def __init__(self, experiment: Experiment, assembly: Assembly) -> None:
+    def __init__(self, experiment: Experiment, assembly: RunParts) -> None:
         super().__init__(experiment.seeds[0], experiment.method, assembly.starts[0])
         self.clients = ClientStore(Seen(torch.tensor(-1)))
         self.server = set_noise_key(self.server, secrets.randbits(96))
@@ -84,12 +84,12 @@ class Sealed(Trial):
         self.server = set_noise_key(self.server, secrets.randbits(96))
 
 
-def reception(experiment: Experiment) -> Assembly:
+def reception(experiment: Experiment) -> RunParts:
     """What the server needs: the model and test data, but no client's samples."""
-    dataset = dataset_of(experiment)
+    dataset = load_run_dataset(experiment)
     natural = dataset.owner is not None and experiment.partition in ("auto", "natural")
     population = int(dataset.owner.max()) + 1 if natural and dataset.owner is not None else experiment.clients
-    return assemble(experiment, dataset, [np.empty(0, np.int64)] * population)
+    return build_run(experiment, dataset, [np.empty(0, np.int64)] * population)
 
 
 def _name(path: Path) -> str:

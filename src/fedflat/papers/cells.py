@@ -9,10 +9,10 @@ from typing import Any
 
 from fedflat.data.catalogue import DATASETS
 from fedflat.errors import UserError
-from fedflat.experiments.config import from_dict, to_dict
-from fedflat.experiments.experiment import Experiment
 from fedflat.papers.catalogue import MAIN, TABLES
 from fedflat.papers.table import Cell
+from fedflat.runs.config import experiment_from_dict, experiment_to_dict
+from fedflat.runs.experiment import Experiment
 
 # fields that do not change what is trained
 HOW = ("seeds", "eval_every", "probes", "probe_every", "checkpoint_every", "engine", "device", "precision")
@@ -38,7 +38,7 @@ def elsewhere(cell: Cell, dataset: str) -> dict[str, Any]:
 def key(experiment: Experiment, without: tuple[str, ...] = ("rounds",)) -> str:
     """What is trained, as text: equal for experiments with equal settings, whatever their seeds and rounds."""
     left_out = {*HOW, *without}
-    text = json.dumps({n: v for n, v in to_dict(experiment).items() if n not in left_out}, sort_keys=True)
+    text = json.dumps({n: v for n, v in experiment_to_dict(experiment).items() if n not in left_out}, sort_keys=True)
     return json.dumps(json.loads(text, parse_int=float))  # 10 and 10.0 are the same setting
 
 
@@ -67,7 +67,7 @@ def source(cell: Cell) -> str:
 def printed(config: Mapping[str, Any]) -> tuple[str, float] | None:
     """Source and printed accuracy of a cell with the settings of a run's config.yaml, None where there is none."""
     try:
-        given = from_dict(config, "config")
+        given = experiment_from_dict(config, "config")
         found = alike().get(key(given), [])
     except (UserError, TypeError, AttributeError):
         return None

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedflat.errors import UserError, near_miss
-from fedflat.experiments.result import versions
 from fedflat.papers.catalogue import TABLES, find_table
 from fedflat.papers.estimate import estimate
 from fedflat.papers.perform import BudgetSpent, TooLong, perform, shown
@@ -15,6 +14,7 @@ from fedflat.papers.plan import Job, Request, groups, jobs, prepared
 from fedflat.papers.render import FORMS, as_text, rows
 from fedflat.papers.table import Cell, Table
 from fedflat.papers.values import Stored
+from fedflat.runs.result import software_versions
 
 
 def list_tables(request: Request, form: str = "text") -> None:
@@ -89,7 +89,7 @@ def train(todo: Sequence[Job], request: Request) -> None:
         first = bool(queue)
         group = queue.pop(0) if first else late.pop(0)
         others = first and bool(queue or late)
-        needed = estimate(group, request, request.stored(), versions()["hardware"])
+        needed = estimate(group, request, request.stored(), software_versions()["hardware"])
         print(_announce(group, needed), flush=True)
         try:
             if needed and others and not request.fits(needed):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedflat.engine.folder import read_rows
-from fedflat.experiments.config import to_dict
 from fedflat.papers.plan import Job, Request
 from fedflat.papers.values import Stored
+from fedflat.runs.config import experiment_to_dict
+from fedflat.runs.folder import read_metrics
 
 DECISIVE = ("method", "model", "dataset", "cohort", "local_epochs", "batch_size")
 
@@ -28,7 +28,7 @@ def estimate(group: Sequence[Job], request: Request, stored: Stored, hardware: s
 
 def _rates(job: Job, stored: Stored, hardware: str) -> list[float]:
     """Seconds per round and seed of stored runs with the same method, model and data."""
-    plain = to_dict(job.experiment)
+    plain = experiment_to_dict(job.experiment)
     records = [record for same in stored.records.values() for record in same.values()]
     fitting = [record for record in records if all(record.config[name] == plain[name] for name in DECISIVE)]
     runs = [run for record in fitting for run in record.runs if run["versions"]["hardware"] == hardware]
@@ -37,5 +37,5 @@ def _rates(job: Job, stored: Stored, hardware: str) -> list[float]:
 
 def played(folder: Path) -> int:
     """The round up to which a run folder has metrics."""
-    rows = read_rows(folder / "metrics.jsonl")
+    rows = read_metrics(folder / "metrics.jsonl")
     return int(rows[-1]["round"]) if rows else 0

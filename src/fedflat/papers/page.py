@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedflat.engine.folder import write_atomically
 from fedflat.papers import claims, fedgf, fedgloss, fedsol, verdict
 from fedflat.papers.catalogue import TABLES
 from fedflat.papers.cells import source
@@ -15,6 +14,7 @@ from fedflat.papers.plan import Request
 from fedflat.papers.render import as_markdown, rows
 from fedflat.papers.table import Cell, Table
 from fedflat.papers.values import Stored
+from fedflat.runs.folder import write_atomically
 
 INTRODUCTION = """# Reproduction of the three papers
 

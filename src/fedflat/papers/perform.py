@@ -10,15 +10,15 @@ from typing import Any
 
 import torch
 
-from fedflat.experiments.assemble import pick_device
-from fedflat.experiments.config import to_dict
-from fedflat.experiments.experiment import Experiment
-from fedflat.experiments.result import Result
-from fedflat.experiments.together import run_together
 from fedflat.papers.extras import measure, wanted
 from fedflat.papers.plan import Job, Request
 from fedflat.papers.record import Record, curve, numbers, write
-from fedflat.report.runs import read_run
+from fedflat.runs.build import choose_device
+from fedflat.runs.config import experiment_to_dict
+from fedflat.runs.experiment import Experiment
+from fedflat.runs.read import read_stored_run
+from fedflat.runs.result import Result
+from fedflat.runs.train_together import run_together
 
 MEASURED = (3, 8)  # rounds of a call between which its speed is measured, after what is slow only once
 
@@ -86,7 +86,7 @@ def perform(group: Sequence[Job], request: Request, say: Say, others: bool = Fal
 
 def _train(experiments: Sequence[Experiment], folders: Sequence[Path], watch: Watch) -> list[Result]:
     """The results of all; those whose folder is complete are read."""
-    done = {n: read_run(folder).result for n, folder in enumerate(folders) if (folder / "result.json").exists()}
+    done = {n: read_stored_run(folder).result for n, folder in enumerate(folders) if (folder / "result.json").exists()}
     left = [n for n in range(len(folders)) if n not in done]
     if left:
         new = run_together([experiments[n] for n in left], [folders[n] for n in left], resume=True, watch=watch)
@@ -124,12 +124,12 @@ def _record(job: Job, folder: Path, result: Result, together: int, request: Requ
         "commit": commit(),
         "versions": result.versions,
     }
-    return Record(request.name(job.cells[0]), to_dict(trained), trained.rounds, rows, [run])
+    return Record(request.name(job.cells[0]), experiment_to_dict(trained), trained.rounds, rows, [run])
 
 
 def _precision(experiment: Experiment) -> str:
     """What auto meant."""
-    automatic = "tf32" if pick_device(experiment.device).type == "cuda" else "fp32"
+    automatic = "tf32" if choose_device(experiment.device).type == "cuda" else "fp32"
     return automatic if experiment.precision == "auto" else experiment.precision
 
 

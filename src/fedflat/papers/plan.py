@@ -12,13 +12,13 @@ from typing import Any, Literal, NamedTuple
 
 from fedflat.data.catalogue import DATASETS
 from fedflat.data.prepared import prepared_path
-from fedflat.experiments.config import dump
-from fedflat.experiments.experiment import Experiment
 from fedflat.methods.fedavg import FedAvg
 from fedflat.papers.cells import PARTITION, elsewhere, key, training
 from fedflat.papers.extras import probes, wanted
 from fedflat.papers.table import Cell
 from fedflat.papers.values import Stored
+from fedflat.runs.config import dump_experiment
+from fedflat.runs.experiment import Experiment
 
 RESERVE = 5.0  # seconds of a budget for writing results
 
@@ -59,7 +59,7 @@ class Request:
 
     def folder(self, job: Job) -> Path:
         """The run folder of a job: another one for every configuration."""
-        digest = hashlib.sha256(dump(job.experiment).encode()).hexdigest()[:8]
+        digest = hashlib.sha256(dump_experiment(job.experiment).encode()).hexdigest()[:8]
         stored = training(job.cells[0])
         return self.runs / stored.table / f"{'_'.join(stored.words)}-{digest}"
 

@@ -10,12 +10,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fedflat.engine.folder import write_atomically
 from fedflat.errors import UserError
-from fedflat.experiments.config import from_dict
-from fedflat.experiments.experiment import Experiment
-from fedflat.experiments.result import Result
 from fedflat.papers.cells import key
+from fedflat.runs.config import experiment_from_dict
+from fedflat.runs.experiment import Experiment
+from fedflat.runs.folder import write_atomically
+from fedflat.runs.result import Result
 
 POINTS = 50  # of a stored curve
 
@@ -33,7 +33,7 @@ class Record:
     @cached_property
     def key(self) -> str:
         """What was trained."""
-        return key(from_dict(self.config, "config"))
+        return key(experiment_from_dict(self.config, "config"))
 
     def path(self, folder: Path) -> Path:
         """The record's file; what is not trained as the paper has it is marked in the name."""

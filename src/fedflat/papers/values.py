@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 import torch
 
 from fedflat.core.local_training import count_traffic
-from fedflat.experiments.experiment import Experiment
-from fedflat.experiments.result import mean_std
 from fedflat.methods.fedavg import FedAvg
 from fedflat.papers.cells import experiment, key
 from fedflat.papers.record import Record, read_all
 from fedflat.papers.table import Cell
+from fedflat.runs.experiment import Experiment
+from fedflat.runs.result import mean_std
 
 SIZE = 1000  # parameters of the model on which messages are counted
 

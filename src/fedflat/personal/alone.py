@@ -15,18 +15,18 @@ from fedflat.core.state import ClientStore
 from fedflat.data.batches import ClientBatches
 from fedflat.engine import ENGINES
 from fedflat.engine.rounds import CohortJob
-from fedflat.experiments.assemble import pick_engine
-from fedflat.personal.finished import Finished
+from fedflat.runs.build import choose_engine
+from fedflat.runs.read import TrainedRun
 
 
 class Alone:
     """Trains clients of a finished run for some epochs on `parts`, with the run's engine and optimiser."""
 
-    def __init__(self, run: Finished, epochs: int, parts: Sequence[np.ndarray]) -> None:
+    def __init__(self, run: TrainedRun, epochs: int, parts: Sequence[np.ndarray]) -> None:
         here, experiment = run.assembly.feed, run.experiment
         data = dataclasses.replace(here.dataset, x=here.x, y=here.y)  # already on the device
         self.feed = ClientBatches(data, parts, experiment.batch_size, epochs, here.spec, here.y.device, here.dtype)
-        engine = pick_engine(experiment, run.assembly.task, self.feed.y.device)
+        engine = choose_engine(experiment, run.assembly.task, self.feed.y.device)
         self.engine = ENGINES[engine](Method(), run.assembly.task, self.feed)
         self.experiment = experiment
 
@@ -42,13 +42,13 @@ class Alone:
         return [done.ends[0] for done in self.engine.train(jobs)]
 
 
-def rounds_alone(run: Finished) -> int:
+def rounds_alone(run: TrainedRun) -> int:
     """In how many rounds of the run a client took part on average."""
     experiment = run.experiment
     return max(1, round(experiment.rounds * experiment.cohort / len(run.assembly.parts)))
 
 
-def local_only(run: Finished, alone: Alone, seed: int, clients: Sequence[int], start: Tensor) -> list[Tensor]:
+def local_only(run: TrainedRun, alone: Alone, seed: int, clients: Sequence[int], start: Tensor) -> list[Tensor]:
     """What each client learns from its own data with the average client's share of the run's work.
 
     As many rounds as it would have taken part in, from the run's initial model; learning rates are spread over the

@@ -13,14 +13,14 @@ from torch import Tensor
 
 from fedflat.engine.rounds import evaluate
 from fedflat.errors import UserError
-from fedflat.experiments.experiment import Experiment
-from fedflat.experiments.result import mean_std
 from fedflat.options import Epochs, Positive, check, settled
 from fedflat.personal.alone import Alone, local_only, rounds_alone
-from fedflat.personal.finished import Finished, read_again
 from fedflat.personal.neighbours import accuracy, choose_weight, mix, predictions
 from fedflat.personal.samples import Samples
 from fedflat.progress import LogTicker
+from fedflat.runs.experiment import Experiment
+from fedflat.runs.read import TrainedRun, read_trained_run_for
+from fedflat.runs.result import mean_std
 
 TOGETHER = 10  # clients whose models are held at a time
 
@@ -69,7 +69,7 @@ def personalise(
     check(options)
     if not options.epochs:
         raise UserError("--epochs: give numbers of epochs, such as 1 5")
-    finished = read_again("personalise", Path(run), experiment)
+    finished = read_trained_run_for("personalise", Path(run), experiment)
     measuring = Measuring(finished, sorted({0, *options.epochs}), alone, options.lr)
     console = Console(stderr=True)
     bar = track(measuring, "personalising", console=console, disable=not console.is_terminal, transient=True)
@@ -98,7 +98,7 @@ def _rows(measured: Sequence[Measured]) -> list[Row]:
 class Measuring:
     """Goes through seeds, clients, schemes and epochs, a few clients at a time."""
 
-    def __init__(self, run: Finished, stages: Sequence[int], alone: bool, lr: float | None) -> None:
+    def __init__(self, run: TrainedRun, stages: Sequence[int], alone: bool, lr: float | None) -> None:
         self.run, self.stages, self.alone = run, stages, alone
         self.lr = run.experiment.lr if lr is None else lr
         self.task, self.samples = run.assembly.task, Samples(run)

@@ -10,13 +10,13 @@ from fedflat.core.random import hash_words, purpose_key
 from fedflat.core.task import Batch
 from fedflat.data.augment import normalise
 from fedflat.data.partition import class_counts, matching_test_rows
-from fedflat.personal.finished import Finished
+from fedflat.runs.read import TrainedRun
 
 
 class Samples:
     """The samples of every client of a run: rows of training and of test data."""
 
-    def __init__(self, run: Finished) -> None:
+    def __init__(self, run: TrainedRun) -> None:
         self.feed, self.all, self._seed = run.assembly.feed, run.assembly.parts, run.experiment.partition_seed
         data = run.assembly.dataset
         self._test = self.feed.test()

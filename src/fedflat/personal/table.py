@@ -9,8 +9,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from fedflat.engine.folder import write_atomically
 from fedflat.personal.measure import Row, personalise
+from fedflat.runs.folder import write_atomically
 
 
 def personalise_command(

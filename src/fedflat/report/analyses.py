@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedflat.flatness.summary import SHOWN
-from fedflat.report.checks import DAMAGE, measured, number, row_of
-from fedflat.report.runs import Run
+from fedflat.runs.read import DAMAGE, StoredRun, is_measured, is_number, is_number_list
 
 ARRAYS = {  # the arrays that figures need, all of one length; landscapes have surfaces
     "hessian": ("number", "eigenvalue"),
@@ -27,7 +26,7 @@ ARRAYS = {  # the arrays that figures need, all of one length; landscapes have s
 Documents = dict[str, dict[str, Any]]
 
 
-def read_analyses(runs: Sequence[Run]) -> tuple[list[Documents], list[str]]:
+def read_analyses(runs: Sequence[StoredRun]) -> tuple[list[Documents], list[str]]:
     """Each run's documents by measurement, and why others cannot be read."""
     found: list[Documents] = [{} for _ in runs]
     problems = []
@@ -53,7 +52,7 @@ def _read(path: Path, what: str) -> dict[str, Any]:
         raise ValueError("no settings")
     for seed in seeds.values():
         for key in SHOWN.get(what, {}):
-            if not measured(seed.get(key)):
+            if not is_measured(seed.get(key)):
                 raise ValueError(f"{key} {seed[key]}")
         for losses in _surfaces(seed, what):
             _check_surface(seed["x"], seed["y"], losses)
@@ -71,7 +70,7 @@ def _surfaces(seed: Mapping[str, Any], what: str) -> list[list[list[float | None
 
 def _check_surface(x: list[float], y: list[float], losses: list[list[float | None]]) -> None:
     """At least two places each way, and a loss for some of them."""
-    if not all(map(number, [*x, *y])) or min(len(x), len(y)) < 2:
+    if not all(map(is_number, [*x, *y])) or min(len(x), len(y)) < 2:
         raise ValueError("x and y are no axes")
     if all(loss is None for row in losses for loss in row):
         raise ValueError("no finite loss")
@@ -81,7 +80,7 @@ def _check_surface(x: list[float], y: list[float], losses: list[list[float | Non
 
 def _check_rows(arrays: Sequence[Any]) -> None:
     """Lists of numbers, as long as each other."""
-    if not all(map(row_of, arrays)):
+    if not all(map(is_number_list, arrays)):
         raise ValueError("arrays without numbers")
     if len({len(array) for array in arrays}) > 1:
         raise ValueError("arrays of unequal length")

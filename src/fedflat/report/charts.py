@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from fedflat.experiments.result import mean_std
+from fedflat.runs.result import mean_std
 
 COLOURS = ("#0077bb", "#ee7733", "#009988", "#ee3377", "#33bbee", "#cc3311", "#999999")  # apart for the colour-blind
 

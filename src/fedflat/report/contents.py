@@ -12,8 +12,8 @@ from fedflat.report.flat import flatness
 from fedflat.report.holdings import holdings
 from fedflat.report.measured import differences
 from fedflat.report.probes import probed
-from fedflat.report.runs import Run
 from fedflat.report.settings import Settings, settings_of
+from fedflat.runs.read import StoredRun
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Contents:
         return [chart for charts in self.sections.values() for chart in charts]
 
 
-def contents(runs: Sequence[Run]) -> Contents:
+def contents(runs: Sequence[StoredRun]) -> Contents:
     """Prepare every figure for which there are data."""
     documents, damaged = read_analyses(runs)
     held, missing = holdings(runs)

@@ -7,12 +7,12 @@ import math
 from collections.abc import Iterator, Sequence
 
 from fedflat.report.charts import Axis, Curves, Line, band
-from fedflat.report.runs import Run, evaluated_on
+from fedflat.runs.read import StoredRun, evaluated_on
 
 ROUND = Axis("round")
 
 
-def learning(runs: Sequence[Run]) -> Iterator[Curves]:
+def learning(runs: Sequence[StoredRun]) -> Iterator[Curves]:
     """Accuracy and loss over the rounds, on the test set or on the validation samples."""
     again = "A line is the mean over seeds, its band one standard deviation to either side."
     high, low = (
@@ -24,15 +24,15 @@ def learning(runs: Sequence[Run]) -> Iterator[Curves]:
     yield _over_rounds(runs, "loss", f"Loss {samples}", f"{again} {low}", Axis("cross entropy"))
 
 
-def _accuracy(runs: Sequence[Run]) -> Axis:
+def _accuracy(runs: Sequence[StoredRun]) -> Axis:
     return Axis(f"{evaluated_on(runs)} accuracy", "percent")
 
 
-def _over_rounds(runs: Sequence[Run], key: str, title: str, caption: str, y: Axis) -> Curves:
+def _over_rounds(runs: Sequence[StoredRun], key: str, title: str, caption: str, y: Axis) -> Curves:
     return Curves(key, title, caption, ROUND, y, [line(run, n, key) for n, run in enumerate(runs)], smooth=True)
 
 
-def line(run: Run, number: int, key: str) -> Line:
+def line(run: StoredRun, number: int, key: str) -> Line:
     """Mean and band over seeds of a run's `key`, in the colour of the number-th run.
 
     It ends before the first round in which a seed has no finite value: the mean of the others would look better.
@@ -49,7 +49,7 @@ def _within_one(line: Line) -> Line:
     return dataclasses.replace(line, low=low, high=high)
 
 
-def communication(runs: Sequence[Run]) -> Iterator[Curves]:
+def communication(runs: Sequence[StoredRun]) -> Iterator[Curves]:
     """Accuracy against everything that was sent so far: cohort x rounds x (bytes down + bytes up)."""
     finished = [_against_bytes(run, number) for number, run in enumerate(runs) if run.result]
     caption = (
@@ -61,7 +61,7 @@ def communication(runs: Sequence[Run]) -> Iterator[Curves]:
         yield Curves("communication", "What accuracy costs", caption, sent, _accuracy(runs), finished, smooth=True)
 
 
-def _against_bytes(run: Run, number: int) -> Line:
+def _against_bytes(run: StoredRun, number: int) -> Line:
     assert run.result
     each = run.result.bytes_down_per_client_round + run.result.bytes_up_per_client_round
     found = line(run, number, "accuracy")

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from fedflat.errors import UserError
-from fedflat.report.runs import Run
+from fedflat.runs.read import StoredRun
 
 
-def write_events(runs: Sequence[Run], folder: Path) -> None:
+def write_events(runs: Sequence[StoredRun], folder: Path) -> None:
     """Write every number of metrics.jsonl to folder/RUN/seed-N, in place of event files that are there."""
     try:
         from torch.utils.tensorboard import SummaryWriter
@@ -28,7 +28,7 @@ def write_events(runs: Sequence[Run], folder: Path) -> None:
                 raise UserError(f"--tensorboard {folder}: cannot be written ({error.strerror or error})") from None
 
 
-def _folders(runs: Sequence[Run]) -> list[str]:
+def _folders(runs: Sequence[StoredRun]) -> list[str]:
     """A folder's name for each run, none of which leads elsewhere, and a number where two would be the same."""
     names = [re.sub(r"[^\w.+=-]+", "-", run.name).strip("-.") or "run" for run in runs]
     return [f"{name}-{n}" if names.count(name) > 1 else name for n, name in enumerate(names)]

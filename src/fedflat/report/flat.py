@@ -9,7 +9,7 @@ from typing import Any
 from fedflat.report.analyses import Documents
 from fedflat.report.charts import Axis, Chart, Curves, Grid, Grids, Line, band, dash
 from fedflat.report.measured import axes, random_directions
-from fedflat.report.runs import Run
+from fedflat.runs.read import StoredRun
 
 LOSS = Axis("loss")
 
@@ -17,7 +17,7 @@ LOSS = Axis("loss")
 Found = list[tuple[int, str, dict[str, Any]]]  # a run's number and name, and the document of one measurement
 
 
-def flatness(runs: Sequence[Run], documents: Sequence[Documents]) -> Iterator[Chart]:
+def flatness(runs: Sequence[StoredRun], documents: Sequence[Documents]) -> Iterator[Chart]:
     """Every figure for which at least one run was measured."""
     for what, draw in FIGURES.items():
         numbered = enumerate(zip(runs, documents, strict=True))

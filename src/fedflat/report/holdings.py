@@ -7,11 +7,11 @@ from typing import Any
 
 from fedflat.data.partition import class_counts, describe_partition
 from fedflat.errors import UserError
-from fedflat.experiments.assemble import dataset_of, deal
-from fedflat.experiments.config import from_dict
 from fedflat.report.charts import Axis, Grid, Grids
-from fedflat.report.runs import Run
 from fedflat.report.settings import meaning
+from fedflat.runs.build import load_run_dataset, partition_clients
+from fedflat.runs.config import experiment_from_dict
+from fedflat.runs.read import StoredRun
 
 SHOWN = 200  # clients; more would be thinner than a pixel
 
@@ -19,7 +19,7 @@ SHOWN = 200  # clients; more would be thinner than a pixel
 KEYS = ("dataset", "partition", "clients", "alpha", "shards", "partition_seed", "validation")
 
 
-def holdings(runs: Sequence[Run]) -> tuple[list[Grids], list[str]]:
+def holdings(runs: Sequence[StoredRun]) -> tuple[list[Grids], list[str]]:
     """One figure with a picture for each partition that the runs used, and why others are missing."""
     settings = {tuple(run.config.get(key) for key in KEYS): run for run in runs}
     grids, problems = [], []
@@ -33,11 +33,11 @@ def holdings(runs: Sequence[Run]) -> tuple[list[Grids], list[str]]:
 
 def _grid(config: dict[str, Any]) -> Grid:
     """Samples of each class (upwards) that each client (across) holds."""
-    setting = from_dict({key: config[key] for key in KEYS if key in config}, "config.yaml")
+    setting = experiment_from_dict({key: config[key] for key in KEYS if key in config}, "config.yaml")
     setting.check()
     setting.check_named()
-    data = dataset_of(setting)
-    held = class_counts(data.y.numpy(), deal(setting, data), data.classes)
+    data = load_run_dataset(setting)
+    held = class_counts(data.y.numpy(), partition_clients(setting, data), data.classes)
     cut = f", first {SHOWN} of {len(held)} clients" if len(held) > SHOWN else ""
     partition = meaning(data).partition if setting.partition == "auto" else setting.partition
     held_out = f", validation {setting.validation:g}" if setting.validation else ""

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fedflat.report.analyses import Documents
-from fedflat.report.runs import Run
 from fedflat.report.settings import Settings, comparable, differing, value, words
+from fedflat.runs.read import StoredRun
 
 GLOBAL, LOCAL = ("on", "seed"), ("clients", "seed")
 
@@ -38,7 +38,9 @@ def alike(one: Documents, other: Documents, what: str) -> bool:
     return way(one[what], what) == way(other[what], what)
 
 
-def differences(runs: Sequence[Run], settings: Sequence[Settings], documents: Sequence[Documents]) -> Iterator[str]:
+def differences(
+    runs: Sequence[StoredRun], settings: Sequence[Settings], documents: Sequence[Documents]
+) -> Iterator[str]:
     """What is said of runs that compare as they were trained but not as they were measured."""
     for what in USES:
         found = [n for n, each in enumerate(documents) if what in each]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedflat.report.runs import Run
+from fedflat.runs.read import StoredRun
 
 Chain = list[dict[str, Any]]
 
 
-def method_names(runs: Sequence[Run]) -> list[str]:
+def method_names(runs: Sequence[StoredRun]) -> list[str]:
     """Methods as the command line has them, with the hyper-parameters in which namesakes differ: fedsol:rho=2."""
     chains = [_chain(run.config["method"]) for run in runs]
     return [_name(chain, [other for other in chains if _plain(other) == _plain(chain)]) for chain in chains]

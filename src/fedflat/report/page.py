@@ -13,13 +13,13 @@ import jinja2
 import plotly.offline
 import yaml
 
-from fedflat.engine.folder import write_atomically
 from fedflat.errors import UserError
 from fedflat.report.charts import COLOURS, DASHES, SYMBOLS
 from fedflat.report.contents import Contents, contents
-from fedflat.report.runs import Run, read_runs
 from fedflat.report.settings import in_common
 from fedflat.report.sheets import flatness_sheet, probes_sheet, results_sheet
+from fedflat.runs.folder import write_atomically
+from fedflat.runs.read import StoredRun, read_stored_runs
 
 SCRIPTS = ("frames.js", "curves.js", "grids.js", "save.js", "page.js")  # the last one starts
 
@@ -30,7 +30,7 @@ def report(
     """Write the page and what else is asked for; returns, in words, what was left out or is not as it seems."""
     if out.is_dir():
         raise UserError(f"--out {out}: is a folder, must be a file such as {out / 'report.html'}")
-    runs, damaged = read_runs(paths)
+    runs, damaged = read_stored_runs(paths)
     if not runs:
         raise UserError("report: nothing to show; " + "; ".join(damaged))
     found = contents(runs)
@@ -48,7 +48,7 @@ def report(
     return problems
 
 
-def _unfinished(run: Run) -> str:
+def _unfinished(run: StoredRun) -> str:
     """What is said of a run that has no result yet."""
     if run.result:
         return ""
@@ -56,7 +56,7 @@ def _unfinished(run: Run) -> str:
     return f"skipped in the results: {run.path}: unfinished (round {reached} of {wanted}); its figures are shown"
 
 
-def _mixed(runs: Sequence[Run]) -> str:
+def _mixed(runs: Sequence[StoredRun]) -> str:
     """What is said where some runs are evaluated on the test set and others are not."""
     held = [run.name for run in runs if run.evaluated_on == "validation"]
     if len(held) in (0, len(runs)):
@@ -72,7 +72,7 @@ def _write(out: Path, text: str) -> None:
         raise UserError(f"--out {out}: cannot be written ({error.strerror or error})") from None
 
 
-def page(runs: Sequence[Run], contents: Contents, problems: Sequence[str], target: float) -> str:
+def page(runs: Sequence[StoredRun], contents: Contents, problems: Sequence[str], target: float) -> str:
     """The HTML."""
     template = jinja2.Environment(autoescape=True, trim_blocks=True).from_string(_file("page.html"))
     tables = {
@@ -107,20 +107,20 @@ def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False).replace("<", "\\u003c")
 
 
-def title(runs: Sequence[Run]) -> str:
+def title(runs: Sequence[StoredRun]) -> str:
     """Which runs, or how many, and on which data where that is the same."""
     what = runs[0].name if len(runs) == 1 else f"{len(runs)} runs"
     datasets = {str(run.config.get("dataset")) for run in runs}
     return f"{what} on {datasets.pop()}" if len(datasets) == 1 else what
 
 
-def made_with(runs: Sequence[Run]) -> str:
+def made_with(runs: Sequence[StoredRun]) -> str:
     """The versions and the hardware, once for all runs that share them."""
     found = dict.fromkeys(tuple(run.result.versions.items()) for run in runs if run.result)
     return "; ".join(", ".join(f"{name} {version}" for name, version in each) for each in found)
 
 
-def describe(run: Run) -> str:
+def describe(run: StoredRun) -> str:
     """A run's configuration, and what it ran on, as YAML."""
     facts = {**run.config, **({"versions": run.result.versions} if run.result else {})}
     return yaml.safe_dump(facts, sort_keys=False, allow_unicode=True)

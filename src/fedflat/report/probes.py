@@ -11,7 +11,7 @@ from typing import Any
 from fedflat.probes import PROBES
 from fedflat.report.charts import Axis, Chart, Curves, Grid, Grids, Line, band
 from fedflat.report.curves import ROUND
-from fedflat.report.runs import Run, evaluated_on
+from fedflat.runs.read import StoredRun, evaluated_on
 
 READING = {
     "drift": "The higher a line, the further clients with different data have moved apart within the round.",
@@ -26,7 +26,7 @@ TOGETHER = {"drift": Axis("distance"), "forgetting": Axis("accuracy", "percent")
 LISTED = {"classes": "class", "lambda": "parameter tensor"}  # what the places of a list stand for
 
 
-def probed(runs: Sequence[Run]) -> Iterator[Chart]:
+def probed(runs: Sequence[StoredRun]) -> Iterator[Chart]:
     """Figures of every probe that any of the runs has, by name; spreads over clients stay in metrics.jsonl."""
     once = measured_once(runs)
     for probe, found in itertools.groupby([key for key in _keys(runs) if key not in once], _probe):
@@ -36,13 +36,13 @@ def probed(runs: Sequence[Run]) -> Iterator[Chart]:
         yield from (chart for key in measures for chart in _heat(runs, probe, key))
 
 
-def measured_once(runs: Sequence[Run]) -> list[str]:
+def measured_once(runs: Sequence[StoredRun]) -> list[str]:
     """The numbers that no run has of more than one round, and some run has: a table shows them, not a figure."""
     rounds = {key: [len({round for round, _ in numbers(run, key)}) for run in runs] for key in _keys(runs)}
     return [key for key, counts in rounds.items() if max(counts) == 1]
 
 
-def _keys(runs: Sequence[Run]) -> list[str]:
+def _keys(runs: Sequence[StoredRun]) -> list[str]:
     """What the probes of all runs measured, by probe; measures stay in their order."""
     known = dict.fromkeys(key for run in runs for row in run.rows for key in row.get("probes", {}))
     return sorted((key for key in known if not key.endswith("_std")), key=_probe)
@@ -61,20 +61,20 @@ def _key(name: str) -> str:
     return "probe-" + re.sub(r"[^\w-]+", "-", name)
 
 
-def about(runs: Sequence[Run], key: str) -> str:
+def about(runs: Sequence[StoredRun], key: str) -> str:
     """The first sentence of the probe's description, and how to read the figure."""
     probe = _probe(key)
     text = (inspect.getdoc(PROBES[probe]) or "").partition("\n")[0] if probe in PROBES else "Measured while training."
     return f"{text.replace('test data', f'{evaluated_on(runs)} data')} {READING.get(probe, '')}".strip()
 
 
-def _values(run: Run, key: str, kind: Any) -> list[tuple[int, Any]]:
+def _values(run: StoredRun, key: str, kind: Any) -> list[tuple[int, Any]]:
     """(round, value) of every row whose value is of this kind."""
     found = ((row["round"], row.get("probes", {}).get(key)) for row in run.rows)
     return [(round, value) for round, value in found if isinstance(value, kind)]
 
 
-def numbers(run: Run, key: str) -> list[tuple[int, float]]:
+def numbers(run: StoredRun, key: str) -> list[tuple[int, float]]:
     """(round, value) of every row in which this is a number."""
     return _values(run, key, int | float)
 
@@ -84,7 +84,7 @@ def title(key: str) -> str:
     return key.replace(".", ", ").replace("_", " ")
 
 
-def _curves(runs: Sequence[Run], probe: str, keys: Sequence[str]) -> Iterator[Curves]:
+def _curves(runs: Sequence[StoredRun], probe: str, keys: Sequence[str]) -> Iterator[Curves]:
     """Measures of all runs over the rounds, where they are numbers."""
     lines = [line for way, key in enumerate(keys) for line in _lines(runs, key, way, len(keys))]
     if lines:
@@ -93,7 +93,7 @@ def _curves(runs: Sequence[Run], probe: str, keys: Sequence[str]) -> Iterator[Cu
         yield Curves(_key(name), f"Probe: {title(name)}", about(runs, probe), ROUND, y, lines, smooth=True)
 
 
-def _lines(runs: Sequence[Run], key: str, way: int, ways: int) -> Iterator[Line]:
+def _lines(runs: Sequence[StoredRun], key: str, way: int, ways: int) -> Iterator[Line]:
     for number, run in enumerate(runs):
         points = numbers(run, key)
         if points:
@@ -101,7 +101,7 @@ def _lines(runs: Sequence[Run], key: str, way: int, ways: int) -> Iterator[Line]
             yield band(name, number, points, way, ways, marks=len({round for round, _ in points}) == 1)
 
 
-def _heat(runs: Sequence[Run], probe: str, key: str) -> Iterator[Grids]:
+def _heat(runs: Sequence[StoredRun], probe: str, key: str) -> Iterator[Grids]:
     """A measure of all runs, where it is a list: rounds across, the list upwards, mean over seeds."""
     lists = {run.name: _values(run, key, list) for run in runs}
     grids = [grid for name, points in lists.items() if (grid := _grid(name, points)).x]

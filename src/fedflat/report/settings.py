@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 from fedflat.data.dataset import Dataset, default_partition
 from fedflat.data.load import load_dataset
 from fedflat.errors import UserError
-from fedflat.experiments.assemble import suitable
-from fedflat.experiments.experiment import Setting
-from fedflat.report.runs import Run
+from fedflat.runs.build import default_model
+from fedflat.runs.experiment import Setting
+from fedflat.runs.read import StoredRun
 
 Settings = dict[str, Any]
 
@@ -49,7 +49,7 @@ class Form(NamedTuple):
     model: str
 
 
-def settings_of(runs: Sequence[Run]) -> list[Settings]:
+def settings_of(runs: Sequence[StoredRun]) -> list[Settings]:
     """What each run was trained with: `auto` as what it means, without what its partition does not use."""
     names = dict.fromkeys(str(run.config.get("dataset", DEFAULTS["dataset"])) for run in runs)
     forms = {name: form_of(name) for name in names}
@@ -66,10 +66,10 @@ def form_of(dataset: str) -> Form:
 
 def meaning(data: Dataset) -> Form:
     """What `auto` means for these data."""
-    return Form(default_partition(data), suitable(data.shape))
+    return Form(default_partition(data), default_model(data.shape))
 
 
-def _settings(run: Run, forms: Mapping[str, Form]) -> Settings:
+def _settings(run: StoredRun, forms: Mapping[str, Form]) -> Settings:
     found = {key: value for key, value in {**DEFAULTS, **run.config}.items() if key not in UNSAID}
     meant = forms[str(found["dataset"])]._asdict()
     found |= {key: value for key, value in meant.items() if found[key] == "auto"}

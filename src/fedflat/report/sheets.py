@@ -6,16 +6,16 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from fedflat.experiments.result import Result, mean_std
 from fedflat.flatness.summary import SHOWN
 from fedflat.report.analyses import Documents
 from fedflat.report.charts import COLOURS
 from fedflat.report.measured import alike
 from fedflat.report.names import method_names
 from fedflat.report.probes import about, measured_once, numbers, title
-from fedflat.report.runs import Run, evaluated_on
 from fedflat.report.settings import Settings, comparable, differing, value, words
 from fedflat.report.table import cells, headings, with_spread
+from fedflat.runs.read import StoredRun, evaluated_on
+from fedflat.runs.result import Result, mean_std
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def _sheet(id: str, title: str, caption: str, headings: Sequence[str], rows: Seq
     return Sheet(id, title, caption, [headings[n] for n in kept], [[row[n] for n in kept] for row in rows])
 
 
-def _leads(runs: Sequence[Run]) -> list[list[Cell]]:
+def _leads(runs: Sequence[StoredRun]) -> list[list[Cell]]:
     """Each run's method, and its folder where methods do not name all folders."""
     methods = method_names(runs)
     apart = any(method != run.name for method, run in zip(methods, runs, strict=True))
@@ -60,7 +60,7 @@ BEST: dict[str, Callable[[Result, float], float]] = {  # headings, and the numbe
 }
 
 
-def results_sheet(runs: Sequence[Run], settings: Sequence[Settings], target: float) -> Sheet:
+def results_sheet(runs: Sequence[StoredRun], settings: Sequence[Settings], target: float) -> Sheet:
     """One row per finished run with what it does not share, beside what a paper prints for these settings."""
     finished = [number for number, run in enumerate(runs) if run.result]
     apart, leads, titles = differing(settings), _leads(runs), headings(target)[1:]
@@ -79,7 +79,7 @@ def results_sheet(runs: Sequence[Run], settings: Sequence[Settings], target: flo
     return _sheet("headline", "Results", caption, columns, rows)
 
 
-def _measured(runs: Sequence[Run], number: int, rivals: Sequence[int], target: float) -> list[Cell]:
+def _measured(runs: Sequence[StoredRun], number: int, rivals: Sequence[int], target: float) -> list[Cell]:
     """The numbers of a run, bold where none of its rivals, itself among them, is better."""
     result, others = runs[number].result, [found for rival in rivals if (found := runs[rival].result)]
     assert result
@@ -95,7 +95,7 @@ def _best(heading: str, result: Result, others: Sequence[Result], target: float)
     return score(result, target) == max(score(other, target) for other in others) > -math.inf
 
 
-def _printed(run: Run) -> str:
+def _printed(run: StoredRun) -> str:
     """The accuracy that a paper prints for these settings, and where."""
     from fedflat.papers.cells import printed
 
@@ -106,7 +106,7 @@ def _printed(run: Run) -> str:
 FLAT = {"lambda1", "trace", "lpf", "discrepancy", "mean_lambda_local", "mean_lambda_global"}  # the lower, the flatter
 
 
-def flatness_sheet(runs: Sequence[Run], settings: Sequence[Settings], documents: Sequence[Documents]) -> Sheet:
+def flatness_sheet(runs: Sequence[StoredRun], settings: Sequence[Settings], documents: Sequence[Documents]) -> Sheet:
     """One row per analysed run, mean ± standard deviation over seeds; the flattest of those that compare is bold."""
     keys = [(what, key) for what, numbers in SHOWN.items() for key in numbers]
     columns = [_column(settings, documents, what, key) for what, key in keys]
@@ -137,7 +137,7 @@ def _compete(settings: Sequence[Settings], documents: Sequence[Documents], what:
     return comparable(settings[one], settings[other]) and alike(documents[one], documents[other], what)
 
 
-def probes_sheet(runs: Sequence[Run]) -> Sheet:
+def probes_sheet(runs: Sequence[StoredRun]) -> Sheet:
     """What probes measured once, one row per run that has any of it, mean ± standard deviation over seeds."""
     keys, leads, rows = measured_once(runs), _leads(runs), []
     for run, lead in zip(runs, leads, strict=True):

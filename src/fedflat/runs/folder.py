@@ -2,20 +2,56 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
 import fcntl
 import json
-import os
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
-
-from torch import Tensor
-
-from fedflat.engine.checkpoint import check_origin, load_tensors, save_tensors
-from fedflat.engine.configuration import as_written, differences, same_run
+from fedflat.core.state import checksum
 from fedflat.errors import UserError
+from fedflat.runs.config import MAY_CHANGE, as_written, config_differences, same_run
 
-ROW = {"round": int, "seed": int, "accuracy": float, "loss": float | None}  # of metrics.jsonl
+
+
+def check_checkpoint_config(checkpoint: Path, config: str, where: str, free: Collection[str] = MAY_CHANGE) -> None:
+    """Refuse a checkpoint of another configuration; one that names none, from earlier versions, is trusted."""
+    with safe_open(checkpoint, "pt") as file:
+        stored = file.metadata().get("config", "")
+    if stored and not same_run(stored, config, free):
+        found = "; ".join(config_differences(stored, config, "checkpoint", free))
+        said = f"its checkpoint does not belong to this configuration ({found})"
+        raise UserError(f"{where}: {said}; go back to the one that it was trained with")
+
+
+def save_tensors(path: Path, tensors: Mapping[str, Tensor], config: str = "") -> None:
+    """Write tensors, the configuration they belong to and a checksum to a temporary name, then rename."""
+    named = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    temporary = path.with_suffix(".tmp")
+    try:
+        save_file(named, temporary, metadata={"config": config, "crc": str(checksum(named, config))})
+        os.replace(temporary, path)
+    except (OSError, SafetensorError) as error:
+        temporary.unlink(missing_ok=True)
+        raise OSError(f"{path}: cannot be written ({error})") from None
+
+
+def load_tensors(path: Path) -> dict[str, Tensor] | None:
+    """What `save_tensors` wrote, None where the file is missing or damaged."""
+    try:
+        with safe_open(path, "pt") as file:
+            named = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            known = file.metadata() or {}
+            return named if known.get("crc") == str(checksum(named, known.get("config", ""))) else None
+    except (SafetensorError, OSError, ValueError):
+        return None
+
+
+METRICS_ROW = {"round": int, "seed": int, "accuracy": float, "loss": float | None}  # of metrics.jsonl
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -29,7 +65,7 @@ def write_atomically(path: Path, text: str) -> None:
         raise
 
 
-def read_rows(path: Path) -> list[dict[str, Any]]:
+def read_metrics(path: Path) -> list[dict[str, Any]]:
     """The lines of a metrics file but for a last one that a crash tore; raises UserError for other damage."""
     *lines, torn = path.read_bytes().split(b"\n") if path.exists() else [b""]
     rows = [_row(line) for line in lines]
@@ -47,11 +83,11 @@ def _row(line: bytes) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-class OtherRun(UserError):
+class OtherRunError(UserError):
     """The folder `path` belongs to the configuration `stored`, not to the `given` one."""
 
     def __init__(self, path: Path, stored: str, given: str) -> None:
-        found = "; ".join(differences(stored, given))
+        found = "; ".join(config_differences(stored, given))
         super().__init__(f"--out {path}: belongs to another configuration ({found}); choose another folder")
         self.path = path
 
@@ -100,7 +136,7 @@ class RunFolder:
         if same_run(stored := self._stored(), self.config):
             return
         if trained:
-            raise OtherRun(self.path, stored, self.config)
+            raise OtherRunError(self.path, stored, self.config)
         if not self._written_here():
             raise UserError(f"--out {self.path}: its config.yaml was not written there by a run; choose another folder")
 
@@ -145,10 +181,10 @@ class RunFolder:
     def _rows(self) -> list[dict[str, Any]]:
         """The metrics so far; refuses a file that is damaged or of something else."""
         try:
-            rows = read_rows(self.metrics)
+            rows = read_metrics(self.metrics)
         except UserError as error:
             raise UserError(f"--out {self.path}: {error} or choose another folder") from None
-        if not all(isinstance(row.get(name), kind) for row in rows for name, kind in ROW.items()):
+        if not all(isinstance(row.get(name), kind) for row in rows for name, kind in METRICS_ROW.items()):
             raise UserError(f"--out {self.path}: metrics.jsonl holds lines that no run wrote; choose another folder")
         return rows
 
@@ -165,7 +201,7 @@ class RunFolder:
         named = load_tensors(self.checkpoint)
         if named is None:
             raise UserError(f"--out {self.path}: its checkpoint is damaged ({self.checkpoint}); nothing was changed")
-        check_origin(self.checkpoint, self.config, f"--out {self.path}")
+        check_checkpoint_config(self.checkpoint, self.config, f"--out {self.path}")
         return named
 
     def finish(self, result: Mapping[str, Any]) -> None:

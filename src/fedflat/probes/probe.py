@@ -1,4 +1,4 @@
-"""What a probe sees of a round."""
+"""What a probe is given of a round."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedflat.engine.rounds import CohortJob
 from fedflat.engine.sequential import client_batches
 
 
-class Sight(NamedTuple):
+class RoundView(NamedTuple):
     """One trial's round. Where a method has several exchanges, `job`, `states` and `ends` are those of the last."""
 
     method: Method
@@ -44,10 +44,12 @@ class Sight(NamedTuple):
         return client_batches(self.feed, job.seed, job.round, job.clients[number], job.exchange)
 
 
-Value = float | list[float]
+ProbeValue = float | list[float]
 
 
-Probe = Callable[[Sight], dict[str, Value]]  # no values where the probe does not apply; not finite where undefined
+Probe = Callable[
+    [RoundView], dict[str, ProbeValue]
+]  # no values where the probe does not apply; not finite where undefined
 
 
 def state_with(server: Any, *fields: str) -> Any:

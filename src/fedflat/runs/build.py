@@ -5,11 +5,9 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from typing import NamedTuple
-
 import numpy as np
 import torch
 from torch import Tensor, nn
-
 from fedflat.core.task import Batch, Task, check_model_output
 from fedflat.data.augment import normalise
 from fedflat.data.batches import ClientBatches
@@ -22,14 +20,16 @@ from fedflat.engine.memory import choose_state_device, estimate_memory, free_gpu
 from fedflat.engine.processes import ProcessGroup
 from fedflat.engine.rounds import Engine, Trial
 from fedflat.errors import UserError
-from fedflat.experiments.experiment import Experiment
 from fedflat.methods.differential_privacy import set_noise_key
 from fedflat.models import build_model
+from fedflat.runs.experiment import Experiment
 
-LARGE = 5_000_000  # parameters from which on a CPU trains clients one by one
 
 
-class Assembly(NamedTuple):
+LARGE_MODEL = 5_000_000  # parameters from which on a CPU trains clients one by one
+
+
+class RunParts(NamedTuple):
     """What an experiment is made of."""
 
     dataset: Dataset
@@ -47,30 +47,30 @@ class Assembly(NamedTuple):
         return trials
 
 
-def assemble(experiment: Experiment, dataset: Dataset | None = None, parts: list[np.ndarray] | None = None) -> Assembly:
+def build_run(experiment: Experiment, dataset: Dataset | None = None, parts: list[np.ndarray] | None = None) -> RunParts:
     """Load, split, build; raises UserError for everything that does not fit together.
 
     `dataset` and `parts` (each client's rows) are given where clients hold data of their own.
     """
     experiment.check()
-    dataset = dataset or dataset_of(experiment)
-    parts = deal(experiment, dataset) if parts is None else parts
+    dataset = dataset or load_run_dataset(experiment)
+    parts = partition_clients(experiment, dataset) if parts is None else parts
     if experiment.cohort > len(parts):
         raise UserError(f"--cohort {experiment.cohort}: must be at most the number of clients, {len(parts)}")
-    device = pick_device(experiment.device)
+    device = choose_device(experiment.device)
     if device.type == "cpu":
         keep_freed_memory()
     largest = max(len(part) for part in parts) or experiment.batch_size  # a federation's server holds none
     batch_size = min(experiment.batch_size, largest)
     feed = ClientBatches(dataset, parts, batch_size, experiment.local_epochs, _augment(experiment, dataset), device)
-    models = [_model(experiment, dataset, seed) for seed in experiment.seeds]
+    models = [_initial_model(experiment, dataset, seed) for seed in experiment.seeds]
     task = Task(models[0], set_precision(experiment.precision, device))
     _check_buffers(models)
     task.model.to(device)  # for its buffers
     starts = [task.flatten(dict(model.named_parameters())).detach().to(device) for model in models]
     if not isinstance(experiment.model, str):
         check_model_output(task, starts[0], _samples(feed), dataset.classes)
-    return Assembly(dataset, parts, feed, task, starts)
+    return RunParts(dataset, parts, feed, task, starts)
 
 
 def _check_buffers(models: Sequence[nn.Module]) -> None:
@@ -87,13 +87,13 @@ def _samples(feed: ClientBatches) -> Batch:
     return Batch(x, feed.y[:2], torch.ones_like(feed.y[:2], dtype=torch.bool), None)
 
 
-def dataset_of(experiment: Experiment) -> Dataset:
+def load_run_dataset(experiment: Experiment) -> Dataset:
     """The data that an experiment names, or brings."""
     given = experiment.dataset
     return hold_out(given if isinstance(given, Dataset) else load_dataset(given), experiment.validation)
 
 
-def pick_device(name: str) -> torch.device:
+def choose_device(name: str) -> torch.device:
     """The device an option names."""
     if name == "cuda" and not torch.cuda.is_available():
         raise UserError("--device cuda: no usable GPU here; use --device cpu or auto")
@@ -109,7 +109,7 @@ def set_precision(name: str, device: torch.device) -> torch.dtype | None:
     return {"bf16": torch.bfloat16, "fp16": torch.float16}.get(name)
 
 
-def deal(experiment: Experiment, dataset: Dataset) -> list[np.ndarray]:
+def partition_clients(experiment: Experiment, dataset: Dataset) -> list[np.ndarray]:
     """Each client's rows."""
     owner = None if dataset.owner is None else dataset.owner.numpy()
     return partition_rows(
@@ -132,47 +132,47 @@ def _augment(experiment: Experiment, dataset: Dataset) -> Augment:
     return choices[experiment.augment]
 
 
-def _model(experiment: Experiment, dataset: Dataset, seed: int) -> nn.Module:
+def _initial_model(experiment: Experiment, dataset: Dataset, seed: int) -> nn.Module:
     """The model in the state in which this seed starts."""
     shape = dataset.shape
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if isinstance(experiment.model, str):
             return build_model(
-                suitable(shape) if experiment.model == "auto" else experiment.model, shape, dataset.classes
+                default_model(shape) if experiment.model == "auto" else experiment.model, shape, dataset.classes
             )
         if isinstance(experiment.model, nn.Module):
             return copy.deepcopy(experiment.model)
         return experiment.model()
 
 
-def suitable(shape: tuple[int, int, int]) -> str:
+def default_model(shape: tuple[int, int, int]) -> str:
     """The usual architecture for samples of this shape."""
     if shape[1] == 1 or shape[2] == 1:
         return "mlp"
     return "fedavg-cnn" if min(shape[1:]) >= 28 else "digits-cnn"
 
 
-def pick_engine(experiment: Experiment, task: Task, device: torch.device) -> str:
+def choose_engine(experiment: Experiment, task: Task, device: torch.device) -> str:
     """The engine that an option means in one process.
 
     On a CPU, lanes of a large model only add traffic between memory and processor (benchmarks/engines.py).
     """
     if experiment.engine not in ("auto", "distributed"):
         return experiment.engine
-    return "sequential" if device.type == "cpu" and task.size > LARGE else "batched"
+    return "sequential" if device.type == "cpu" and task.size > LARGE_MODEL else "batched"
 
 
-def make_engine(experiment: Experiment, assembly: Assembly, world: ProcessGroup) -> Engine:
+def build_engine(experiment: Experiment, assembly: RunParts, world: ProcessGroup) -> Engine:
     """The engine of one process or of many."""
     if world.size > 1:
         return Distributed(experiment.method, assembly.task, assembly.feed, world)
-    return ENGINES[pick_engine(experiment, assembly.task, assembly.feed.y.device)](
+    return ENGINES[choose_engine(experiment, assembly.task, assembly.feed.y.device)](
         experiment.method, assembly.task, assembly.feed
     )
 
 
-def home_of(parts: Sequence[tuple[Experiment, Assembly]], engine: Engine, ranks: int = 1) -> torch.device | None:
+def client_state_device(parts: Sequence[tuple[Experiment, RunParts]], engine: Engine, ranks: int = 1) -> torch.device | None:
     """Where the clients' states of these experiments, trained by one engine, go; None is the device itself."""
     experiment, (_, _, feed, task, starts) = parts[0]
     if feed.y.device.type != "cuda":

@@ -1,1 +1,2 @@
 """What is trained, how it is described, and the function that trains it."""
+

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
-
 import torch
 from torch import Tensor
-
 from fedflat.engine.distributed import home_rank
-from fedflat.engine.folder import RunFolder
 from fedflat.engine.processes import ProcessGroup
+from fedflat.runs.folder import RunFolder
+
+
 
 IDS, CLIENTS = ".clients.clients", ".clients."  # names in `Trial.pack`: a table's row 0 is the initial state
 

@@ -8,13 +8,39 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
-
 import numpy as np
 import torch
-
+from typing import NamedTuple
 from fedflat.core.method import Method
 from fedflat.engine.rounds import choose_cohort
 from fedflat.methods.differential_privacy import find_private, privacy_spent
+
+
+
+class CostToReach(NamedTuple):
+    """The way to an accuracy: rounds, bytes down and up of all clients, and the same in models of 4-byte parameters."""
+
+    rounds: float
+    bytes: float
+    models: float
+
+
+def cost_to_reach(result: Result, cohort: int, target: float) -> CostToReach | None:
+    """What a finished run of `cohort` clients a round needed to reach `target`; None where a seed never did.
+
+    rounds = mean over seeds of the first evaluated round with that accuracy, bytes = rounds · cohort · (down + up)
+    (FedGF, Table 4, counts models; FedGloSS, Table 5, rounds and the part of what FedAvg sends in all its rounds)
+    """
+    rounds = result.rounds_to(target)
+    if rounds is None:
+        return None
+    sent = rounds * bytes_per_round(result, cohort)
+    return CostToReach(rounds, sent, sent / (4 * result.parameters))
+
+
+def bytes_per_round(result: Result, cohort: int) -> int:
+    """Down and up, of all clients of a round."""
+    return cohort * (result.bytes_down_per_client_round + result.bytes_up_per_client_round)
 
 
 def mean_std(values: list[float]) -> tuple[float, float]:
@@ -70,7 +96,7 @@ class Result:
         return None if None in firsts else statistics.fmean(float(first) for first in firsts if first is not None)
 
 
-def summary(history: list[dict[str, Any]], seeds: list[int]) -> dict[str, Any]:
+def summarise_history(history: list[dict[str, Any]], seeds: list[int]) -> dict[str, Any]:
     """Accuracies and divergence from the metrics of all seeds."""
     curves = {seed: [row for row in history if row["seed"] == seed] for seed in seeds}
     final = [rows[-1]["accuracy"] for rows in curves.values()]
@@ -89,7 +115,7 @@ def summary(history: list[dict[str, Any]], seeds: list[int]) -> dict[str, Any]:
     }
 
 
-def versions(processes: int = 1) -> dict[str, str]:
+def software_versions(processes: int = 1) -> dict[str, str]:
     """What a result depends on besides the configuration."""
     from fedflat import __version__
 

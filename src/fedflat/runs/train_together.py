@@ -12,20 +12,20 @@ from contextlib import ExitStack, closing
 from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any
-
 import numpy as np
-
 from fedflat.data.batches import ClientBatches
-from fedflat.engine.folder import RunFolder
 from fedflat.engine.memory import explain_out_of_memory
 from fedflat.engine.processes import SINGLE_PROCESS
 from fedflat.engine.rounds import ClientStates, CohortJob, Engine
 from fedflat.errors import UserError
-from fedflat.experiments.assemble import Assembly, assemble, dataset_of, deal, home_of, make_engine, pick_device
-from fedflat.experiments.config import dump, to_dict
-from fedflat.experiments.experiment import Experiment
-from fedflat.experiments.result import Result
-from fedflat.experiments.training import Training, Watcher, outlook
+from fedflat.runs.build import RunParts, build_engine, build_run, choose_device, client_state_device, load_run_dataset, partition_clients
+from fedflat.runs.config import dump_experiment, experiment_to_dict
+from fedflat.runs.experiment import Experiment
+from fedflat.runs.folder import RunFolder
+from fedflat.runs.result import Result
+from fedflat.runs.train import Training, Watcher, expected_steps
+
+
 
 MAY_DIFFER = ("partition", "alpha", "shards", "partition_seed", "clients", "seeds")
 
@@ -41,17 +41,17 @@ def run_together(
     With `folders`, one for each, leave run folders there; `resume` continues what was interrupted in any of them.
     `watch` hears of the first experiment that played a round. The seconds of a result are those of the whole.
     """
-    check_alike(experiments)
-    assemblies = _assemble(experiments)
+    check_same_settings(experiments)
+    assemblies = _build_all(experiments)
     with explain_out_of_memory(), ExitStack() as stack:
-        opened = [RunFolder(path, dump(e), resume) for path, e in zip(folders or (), experiments, strict=bool(folders))]
+        opened = [RunFolder(path, dump_experiment(e), resume) for path, e in zip(folders or (), experiments, strict=bool(folders))]
         for folder in opened:
             stack.enter_context(closing(folder))
         parts = list(zip(experiments, assemblies, strict=True))
-        engine = make_engine(experiments[0], _joint(assemblies), SINGLE_PROCESS)
-        outlooks = zip(*(outlook(*part) for part in parts), strict=True)
+        engine = build_engine(experiments[0], _all_clients(assemblies), SINGLE_PROCESS)
+        outlooks = zip(*(expected_steps(*part) for part in parts), strict=True)
         engine.prepare([[*chain.from_iterable(lengths)] for lengths in outlooks])
-        home, test = home_of(parts, engine), assemblies[0].feed.test()
+        home, test = client_state_device(parts, engine), assemblies[0].feed.test()
         kept: Sequence[RunFolder | None] = opened or [None] * len(experiments)
         trainings = [
             Training(e, a, folder, engine, a.trials(e, home), test=test)
@@ -60,23 +60,23 @@ def run_together(
         return _finish(trainings, engine, watch or (lambda round, rows: None))
 
 
-def check_alike(experiments: Sequence[Experiment]) -> None:
+def check_same_settings(experiments: Sequence[Experiment]) -> None:
     """Raise UserError where two experiments differ in more than may differ."""
-    first, *others = map(to_dict, experiments)
+    first, *others = map(experiment_to_dict, experiments)
     for name in [name for name in first if name not in MAY_DIFFER]:
         if any(first[name] != other[name] for other in others):
             raise UserError(f"--{name.replace('_', '-')}: must be the same in experiments trained together")
 
 
-def _assemble(experiments: Sequence[Experiment]) -> list[Assembly]:
+def _build_all(experiments: Sequence[Experiment]) -> list[RunParts]:
     """Every experiment on one copy of the data."""
-    dataset, device = dataset_of(experiments[0]), pick_device(experiments[0].device)
+    dataset, device = load_run_dataset(experiments[0]), choose_device(experiments[0].device)
     names = ("x", "y", "x_test", "y_test")
     moved = dataclasses.replace(dataset, **{name: getattr(dataset, name).to(device) for name in names})
-    return [assemble(experiment, moved, deal(experiment, dataset)) for experiment in experiments]
+    return [build_run(experiment, moved, partition_clients(experiment, dataset)) for experiment in experiments]
 
 
-def _joint(assemblies: Sequence[Assembly]) -> Assembly:
+def _all_clients(assemblies: Sequence[RunParts]) -> RunParts:
     """All clients of all experiments, each under the number it has in its own."""
     feeds, parts = [a.feed for a in assemblies], [part for a in assemblies for part in a.parts]
     names = np.concatenate([np.arange(len(a.parts)) for a in assemblies]).tolist()
@@ -114,10 +114,10 @@ def _play(trainings: Sequence[Training], offsets: Sequence[int], engine: Engine)
 def _shifted(job: CohortJob, offset: int) -> CohortJob:
     """The job with clients numbered as in the joint feed."""
     clients = [client + offset for client in job.clients]
-    return job._replace(clients=clients, states=Shifted(job.states, offset))
+    return job._replace(clients=clients, states=ShiftedStates(job.states, offset))
 
 
-class Shifted:
+class ShiftedStates:
     """Clients' states under other numbers."""
 
     def __init__(self, states: ClientStates, offset: int) -> None:

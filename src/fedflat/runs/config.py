@@ -1,21 +1,117 @@
-"""Experiments as plain dicts and YAML: {method: {name: fedsol, rho: 2.0}, rounds: 60, ...}."""
+"""Experiments as dicts and YAML: {method: {name: fedsol, rho: 2.0}, rounds: 60, …}, and when two of them are the same run."""
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+from collections.abc import Collection, Mapping
+from typing import Any
+import yaml
 import dataclasses
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, get_type_hints
-
 from torch import Tensor, nn
-
 from fedflat.core.method import Method
 from fedflat.core.state import checksum
 from fedflat.data.dataset import Dataset
-from fedflat.engine.configuration import parse, write
 from fedflat.errors import UserError, near_miss
-from fedflat.experiments.experiment import Experiment, Setting
 from fedflat.methods import METHODS
+from fedflat.options import flag, show
+from fedflat.runs.experiment import Experiment, Setting
+
+
+
+MAY_CHANGE = ("engine",)  # any engine can take over from another
+
+
+class _Loader(yaml.SafeLoader):
+    """Safe YAML that also takes 1e-3 for a number. Every key stands once, and nothing stands for something else:
+    a few lines of aliases could stand for more values than anyone can compare."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            mark = self.peek_event().start_mark
+            raise yaml.composer.ComposerError(None, None, "aliases (*name) are not allowed", mark)
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        times = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
+        for key in (key for key, count in times.items() if count > 1):
+            raise yaml.constructor.ConstructorError(None, None, f"the key '{key}' appears twice", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), "-+0123456789"
+)
+
+
+def parse_yaml(text: str) -> Any:
+    """What a configuration file says; raises ValueError where it is not valid."""
+    try:
+        return yaml.load(text, _Loader)
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ValueError(str(error)) from None
+
+
+def dump_yaml(values: Mapping[str, Any]) -> str:
+    """The text that `parse` reads back."""
+    return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+
+
+def as_written(text: str) -> bool:
+    """Whether `write` could have given this text: nobody has put in a comment or another way to say the same."""
+    values = _values(text)
+    return values is not None and dump_yaml(values) == text
+
+
+def same_run(one: str, other: str, free: Collection[str] = MAY_CHANGE) -> bool:
+    """Whether two configurations say the same about all but the `free` options, however it is written."""
+    there, here = _values(one), _values(other)
+    return there is not None and here is not None and _bound(there, free) == _bound(here, free)
+
+
+def config_differences(stored: str, given: str, where: str = "folder", free: Collection[str] = MAY_CHANGE) -> list[str]:
+    """The options in which two configurations disagree: ["--lr: 0.1 in the folder, 0.05 given"]."""
+    try:
+        there, here = (_named(_bound(_values(text) or {}, free)) for text in (stored, given))
+    except AttributeError:  # a key that is no text
+        there = {}
+    if not there:
+        return ["its config.yaml cannot be read"]
+    names = [name for name in here | there if there.get(name) != here.get(name)]
+    return [f"{name}: {_words(there, name)} in the {where}, {_words(here, name)} given" for name in names]
+
+
+def _values(text: str) -> dict[str, Any] | None:
+    """The options in a text, None where it is damaged or no mapping."""
+    try:
+        values = parse_yaml(text)
+    except ValueError:
+        return None
+    return values if isinstance(values, dict) else None
+
+
+def _bound(values: Mapping[str, Any], free: Collection[str]) -> dict[str, Any]:
+    """The options that must agree."""
+    return {name: value for name, value in values.items() if name not in free}
+
+
+def _words(options: Mapping[str, Any], name: str) -> str:
+    """An option's value as it is typed."""
+    return " ".join(show(options.get(name)))
+
+
+def _named(config: Mapping[str, Any], of: str = "") -> dict[str, Any]:
+    """Options by their flags; those of a method inside another by the way that leads to it."""
+    named: dict[str, Any] = {}
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            named |= _named(value, f"{of}{key} ")
+        else:
+            named[of.strip() if key == "name" else of.removeprefix("method ") + flag(key)] = value
+    return named
 
 
 def method_to_dict(method: Method) -> dict[str, Any]:
@@ -46,7 +142,7 @@ def find_method(name: str) -> type[Method]:
     return METHODS[name]
 
 
-def to_dict(experiment: Experiment) -> dict[str, Any]:
+def experiment_to_dict(experiment: Experiment) -> dict[str, Any]:
     """Everything about an experiment as plain values, probes if any; own data and models by name and checksum."""
     unused = {"probes": experiment.probes, "probe_every": experiment.probes, "validation": experiment.validation}
     left_out = [name for name, used in unused.items() if not used]
@@ -68,7 +164,7 @@ def _own(value: Any) -> str:
     return f"own:{getattr(value, '__name__', type(value).__name__)}"
 
 
-def from_dict(data: Any, where: str) -> Experiment:
+def experiment_from_dict(data: Any, where: str) -> Experiment:
     """The experiment a mapping describes; unknown keys are refused."""
     if not isinstance(data, Mapping):
         raise UserError(f"{where}: must be a mapping of options, such as 'rounds: 60'")
@@ -79,26 +175,26 @@ def from_dict(data: Any, where: str) -> Experiment:
     return Experiment(**values)
 
 
-def load(path: Path) -> Experiment:
+def load_experiment(path: Path) -> Experiment:
     """The experiment in a YAML file."""
     where = f"--config {path}"
     try:
-        data = parse(path.read_text(encoding="utf-8"))
+        data = parse_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"{where}: {error.strerror or error}") from None
     except ValueError as error:
         raise UserError(f"{where}: not valid YAML ({error})") from None
     try:
-        experiment = from_dict(data, where)
+        experiment = experiment_from_dict(data, where)
         experiment.check()
     except UserError as error:
         raise error if str(error).startswith(where) else UserError(f"{where}: {error}") from None
     return experiment
 
 
-def dump(experiment: Experiment) -> str:
+def dump_experiment(experiment: Experiment) -> str:
     """The experiment as YAML that `load` reads back."""
-    return write(to_dict(experiment))
+    return dump_yaml(experiment_to_dict(experiment))
 
 
 def _known(data: Iterable[Any], known: list[str], where: str) -> None:

@@ -1,54 +1,94 @@
-"""One experiment under way, round by round."""
+"""Train one experiment, from the start or from a checkpoint, to its result."""
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
+from types import TracebackType
+import math
+from typing import Any
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
-
 import torch
 from torch import Tensor
-
+from pathlib import Path
 from fedflat.core.local_training import SGD, count_traffic
 from fedflat.core.state import send_to_device
-from fedflat.core.task import Batch
-from fedflat.engine.folder import RunFolder
-from fedflat.engine.processes import SINGLE_PROCESS, ProcessGroup
-from fedflat.engine.rounds import (
-    CohortJob,
-    Engine,
-    TrainedCohort,
-    Trial,
-    choose_cohort,
-    cohort_jobs,
-    evaluation_task,
-    update_servers,
-)
-from fedflat.engine.shared_folder import SharedFolder
-from fedflat.experiments.assemble import Assembly, home_of, make_engine
-from fedflat.experiments.config import method_to_dict
-from fedflat.experiments.experiment import Experiment
-from fedflat.experiments.metrics import metrics
-from fedflat.experiments.result import Result, privacy_of_simulation, summary, versions
-from fedflat.probes.lookout import Lookout
+from fedflat.core.task import Batch, Task
+from fedflat.engine.memory import explain_out_of_memory
+from fedflat.engine.processes import ProcessGroup, SINGLE_PROCESS, find_rank, join_processes, torchrun_restarts
+from fedflat.engine.rounds import CohortJob, Engine, TrainedCohort, Trial, choose_cohort, cohort_jobs, evaluate, evaluation_task, update_servers
+from fedflat.probes import ProbeRunner, refuse_probes
+from fedflat.runs.build import RunParts, build_engine, build_run, client_state_device
+from fedflat.runs.config import dump_experiment, method_to_dict
+from fedflat.runs.experiment import Experiment
+from fedflat.runs.folder import RunFolder
+from fedflat.runs.result import Result, privacy_of_simulation, software_versions, summarise_history
+from fedflat.runs.shared_folder import SharedFolder, open_folder
 
-RARELY = 20  # checkpoints of large states take at most about one part in so many of the time
+
+
+WAITING = b"fedflat: interrupted; the round under way ends first and is saved (Ctrl-C again ends at once)\n"
+
+
+class InterruptAfterRound:
+    """Remembers the first Ctrl-C instead of raising it, where Python's own handler would raise it."""
+
+    def __init__(self) -> None:
+        self.pressed = False
+        main = threading.current_thread() is threading.main_thread()
+        self._listens = main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+    def __enter__(self) -> InterruptAfterRound:
+        if self._listens:
+            signal.signal(signal.SIGINT, self._press)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._listens:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        if self.pressed and kind is None:
+            raise KeyboardInterrupt
+
+    def _press(self, number: int, frame: object) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        self.pressed = True
+        os.write(2, WAITING)  # print may be busy where the signal came
+
+
+def metrics_row(task: Task, trial: Trial, test: Batch, played: int, seconds: float) -> dict[str, Any]:
+    """How well a trial's model does after `played` rounds; a loss that is not finite is recorded as null."""
+    loss, accuracy = evaluate(task, trial.server.params, test)
+    finite = loss if math.isfinite(loss) else None
+    return {
+        "round": played,
+        "seed": trial.seed,
+        "accuracy": accuracy,
+        "loss": finite,
+        "seconds": round(seconds, 3),
+    }
+
+
+CHECKPOINT_SHARE = 20  # checkpoints of large states take at most about one part in so many of the time
 
 
 Watcher = Callable[[int, list[dict[str, Any]]], None]  # called after each round with the newest metrics
 
 
-def outlook(experiment: Experiment, assembly: Assembly) -> list[list[int]]:
+def expected_steps(experiment: Experiment, assembly: RunParts) -> list[list[int]]:
     """Steps of every seed's clients in the first rounds."""
-    return [_lengths(experiment, assembly, round) for round in range(min(experiment.rounds, 50))]
+    return [_steps_in_round(experiment, assembly, round) for round in range(min(experiment.rounds, 50))]
 
 
-def _cohorts(experiment: Experiment, assembly: Assembly, round: int) -> list[list[int]]:
+def _cohorts(experiment: Experiment, assembly: RunParts, round: int) -> list[list[int]]:
     """The clients of every seed in a round."""
     return [choose_cohort(seed, round, len(assembly.parts), experiment.cohort) for seed in experiment.seeds]
 
 
-def _lengths(experiment: Experiment, assembly: Assembly, round: int) -> list[int]:
+def _steps_in_round(experiment: Experiment, assembly: RunParts, round: int) -> list[int]:
     """Steps of every seed's clients in a round."""
     chosen = zip(experiment.seeds, _cohorts(experiment, assembly, round), strict=True)
     return [n for seed, who in chosen for n in assembly.feed.lengths([seed] * len(who), round, who)]
@@ -64,7 +104,7 @@ class Training:
     def __init__(
         self,
         experiment: Experiment,
-        assembly: Assembly,
+        assembly: RunParts,
         folder: RunFolder | SharedFolder | None,
         engine: Engine | None = None,
         trials: list[Trial] | None = None,
@@ -73,10 +113,12 @@ class Training:
     ) -> None:
         self.experiment, self.assembly, self.folder, self.world = experiment, assembly, folder, world
         self.engine = engine or self._engine()
-        self.trials = trials or assembly.trials(experiment, home_of([(experiment, assembly)], self.engine, world.size))
+        self.trials = trials or assembly.trials(experiment, client_state_device([(experiment, assembly)], self.engine, world.size))
         self.test = test or assembly.feed.test()
         self.evaluator = evaluation_task(assembly.task, self.test.y.device)
-        self.lookout = Lookout(experiment, assembly.task, assembly.feed, self.test)
+        self.probe_runner = ProbeRunner(
+            experiment.probes, experiment.probing, experiment.method, assembly.task, assembly.feed, self.test
+        )
         self.history: list[dict[str, Any]] = []
         self.round, self.seconds, self.steps = 0, 0.0, 0
         self._restore()
@@ -84,8 +126,8 @@ class Training:
 
     def _engine(self) -> Engine:
         """The engine that the experiment names, told what is to come."""
-        engine = make_engine(self.experiment, self.assembly, self.world)
-        engine.prepare(outlook(self.experiment, self.assembly))
+        engine = build_engine(self.experiment, self.assembly, self.world)
+        engine.prepare(expected_steps(self.experiment, self.assembly))
         return engine
 
     def finish(self, watch: Watcher) -> Result:
@@ -127,17 +169,17 @@ class Training:
         sgd = SGD(lr, experiment.momentum, experiment.weight_decay)
         weights = [self._weights(c) for c in cohorts]
         jobs = cohort_jobs(experiment.method, self.trials, r, exchange, cohorts, weights, population, sgd)
-        self.lookout.begin(self.trials, jobs)
+        self.probe_runner.begin(self.trials, jobs)
         return jobs
 
     def settle(self, trained: Sequence[TrainedCohort]) -> None:
         """Update every trial's server with what its cohort learned."""
-        self.lookout.end(trained)
+        self.probe_runner.end(trained)
         update_servers(self.experiment.method, self.trials, trained)
 
     def end_round(self) -> None:
         """Count the round that was played."""
-        self.steps += sum(_lengths(self.experiment, self.assembly, self.round)) * self.experiment.method.exchanges
+        self.steps += sum(_steps_in_round(self.experiment, self.assembly, self.round)) * self.experiment.method.exchanges
         self.round += 1
 
     def after_round(self, seconds: float) -> None:
@@ -163,8 +205,8 @@ class Training:
 
     def _evaluate(self) -> list[dict[str, Any]]:
         """Metrics of every trial, and what probes have measured."""
-        rows = [metrics(self.evaluator, trial, self.test, self.round, self.seconds) for trial in self.trials]
-        return [row | more for row, more in zip(rows, self.lookout.measure(self.trials, self.history), strict=True)]
+        rows = [metrics_row(self.evaluator, trial, self.test, self.round, self.seconds) for trial in self.trials]
+        return [row | more for row, more in zip(rows, self.probe_runner.measure(self.trials, self.history), strict=True)]
 
     def _checkpoint(self) -> None:
         """Save; in one process (many must agree) a save that took seconds is not repeated too soon.
@@ -175,7 +217,7 @@ class Training:
         self.save()
         self._saved, spent = self.round, time.perf_counter() - before
         if spent > 1 and self.world.size == 1 and self.experiment.checkpoint_every > 1:
-            self._quiet_until = self.seconds + RARELY * spent
+            self._quiet_until = self.seconds + CHECKPOINT_SHARE * spent
 
     def save(self) -> None:
         """Checkpoint all trials and the counters."""
@@ -217,14 +259,57 @@ class Training:
             bytes_down_per_client_round=sent.down,
             bytes_up_per_client_round=sent.up,
             parameters=self.assembly.task.size,
-            versions=versions(self.world.size),
+            versions=software_versions(self.world.size),
             history=self.history,
             privacy=privacy
             or privacy_of_simulation(experiment.method, seeds, self.round, len(self.assembly.parts), experiment.cohort),
             clients=len(self.assembly.parts),
-            **summary(self.history, seeds),
+            **summarise_history(self.history, seeds),
         )
         if self.folder:
             self.save()
             self.folder.finish(result.to_json())
         return result
+
+
+def run(
+    experiment: Experiment, out: str | Path | None = None, resume: bool = False, watch: Watcher | None = None
+) -> Result:
+    """Train `experiment`. With `out`, leave a run folder there; `resume` continues an interrupted one.
+
+    Under torchrun all processes train together, and all get the result; only rank 0 needs and touches `out`. Processes
+    that torchrun had to start again resume. Ctrl-C ends a run in a folder after the round under way, which is saved.
+    """
+    place = find_rank(experiment.engine)
+    if place.size > 1 and experiment.probes:
+        refuse_probes(experiment.probes)
+    with join_processes(place, experiment.device) as world, explain_out_of_memory():
+        assembly = build_run(experiment)
+        for start in assembly.starts:
+            world.spread(start)
+        folder = (
+            open_folder(world, Path(out), dump_experiment(experiment), resume or torchrun_restarts() > 0)
+            if out is not None
+            else None
+        )
+        try:
+            training = Training(experiment, assembly, folder, world=world)
+            return _train_to_end(training, watch or (lambda round, rows: None))
+        finally:
+            if folder:
+                folder.close()
+
+
+def _train_to_end(training: Training, watch: Watcher) -> Result:
+    """Train to the end. Ctrl-C waits for a round's end and saves it where one process trains; many could not agree."""
+    if training.folder is None or training.world.size > 1:
+        return training.finish(watch)
+    with InterruptAfterRound() as patience:
+
+        def after_round(round: int, rows: list[dict[str, Any]]) -> None:
+            watch(round, rows)
+            if patience.pressed:
+                training.save()
+                raise KeyboardInterrupt
+
+        return training.finish(after_round)

@@ -6,15 +6,14 @@ import inspect
 import math
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
-
 from torch import nn
-
 from fedflat.core.method import Method
 from fedflat.data.dataset import Dataset
 from fedflat.errors import UserError, only_in_python
 from fedflat.methods.fedavg import FedAvg
 from fedflat.options import Count, Index, NonNegative, Positive, Range, check, plain
-from fedflat.probes import check_names
+from fedflat.probes import check_probe_names
+
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +111,7 @@ class Experiment(Setting):
             raise UserError("--seeds: give at least one seed, for example --seeds 0 1 2")
         if len(set(self.seeds)) < len(self.seeds):
             raise UserError(f"--seeds {' '.join(map(str, self.seeds))}: every seed may appear once")
-        check_names(self.probes)
+        check_probe_names(self.probes)
         first = min(math.lcm(self.eval_every, self.probe_every), self.rounds)
         if self.probes and not self.probing(first):
             raise UserError(f"--probe-every {self.probe_every}: none of the evaluated rounds is a multiple of it")
