@@ -14,22 +14,21 @@ import torch
 from machine import describe
 
 from fedflat.core.task import Batch, Task
-from fedflat.flatness.data import Data, cut
-from fedflat.flatness.eigen import largest
-from fedflat.flatness.hessian import Hessian
-from fedflat.flatness.landscape import random_directions, surface
+from fedflat.flatness.hessian import Hessian, largest_eigenpairs
+from fedflat.flatness.landscape import loss_surface, random_directions
+from fedflat.flatness.objective import Objective, make_objective
 from fedflat.models import build_model
 
 MODEL, SHAPE, CLASSES = "fedavg-cnn", (3, 32, 32), 10
 
 
-def problem(samples: int, batch: int, device: str) -> tuple[Task, torch.Tensor, Data]:
+def problem(samples: int, batch: int, device: str) -> tuple[Task, torch.Tensor, Objective]:
     """A model, its parameters, and labelled noise."""
     torch.manual_seed(0)
     task = Task(model := build_model(MODEL, SHAPE, CLASSES))
     w = task.flatten(dict(model.named_parameters())).detach().to(device)
     x, y = torch.randn(samples, *SHAPE, device=device), torch.randint(CLASSES, (samples,), device=device)
-    return task, w, cut(Batch(x, y, torch.ones_like(y, dtype=torch.bool), None), batch)
+    return task, w, make_objective(Batch(x, y, torch.ones_like(y, dtype=torch.bool), None), batch)
 
 
 def seconds(job: Callable[[], Any]) -> float:
@@ -49,8 +48,10 @@ def main() -> None:
     given = parser.parse_args()
     task, w, data = problem(given.samples, given.batch, given.device)
     jobs = {
-        "lambda1": lambda: largest(Hessian(task, w, data), 1),
-        "landscape": lambda: surface(task, w, random_directions(task, [w]), 1.0, given.grid, data).loss.sum().item(),
+        "lambda1": lambda: largest_eigenpairs(Hessian(task, w, data), 1),
+        "landscape": lambda: (
+            loss_surface(task, w, random_directions(task, [w]), 1.0, given.grid, data).loss.sum().item()
+        ),
     }
     print(describe())
     for name, job in jobs.items():

@@ -13,29 +13,29 @@ from fedflat.errors import UserError
 from fedflat.methods import *  # noqa: F403
 from fedflat.methods import METHODS
 from fedflat.options import settled
-from fedflat.personal.measure import personalise
+from fedflat.personal.fine_tuning import personalise
 from fedflat.runs.experiment import Experiment, Setting
 from fedflat.runs.read import load_model
 from fedflat.runs.result import Result
 from fedflat.runs.train import run
 
 if TYPE_CHECKING:
-    from fedflat.flatness.analyse import Analysed
-    from fedflat.flatness.settings import Settings
+    from fedflat.flatness.analyse import Analysis
+    from fedflat.flatness.finished_run import AnalysisSettings
 
 Runs = str | Path | Sequence[str | Path]  # one folder, or several
 
 
 def analyse(
-    runs: Runs, settings: Settings | None = None, dataset: Dataset | None = None, model: Any = None
-) -> Analysed:
+    runs: Runs, settings: AnalysisSettings | None = None, dataset: Dataset | None = None, model: Any = None
+) -> Analysis:
     """Measure how flat the models of finished runs are, as `fedflat analyse` does (fedflat.flatness.Settings).
 
     `dataset` and `model` stand in where the runs' data or model were Python objects.
     """
     from fedflat import flatness
 
-    return flatness.analyse(_paths(runs), settled(settings or flatness.Settings()), dataset, model)
+    return flatness.analyse_runs(_paths(runs), settled(settings or flatness.AnalysisSettings()), dataset, model)
 
 
 def write_report(

@@ -15,7 +15,7 @@ import fedflat as ff
 from fedflat.cli import main
 from fedflat.commands.catalogue import describe
 from fedflat.core.task import Batch, Task
-from fedflat.flatness.settings import Settings
+from fedflat.flatness.finished_run import AnalysisSettings
 
 CONTRIBUTING = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text(encoding="utf-8")
 SMALL = {"rounds": 3, "clients": 4, "cohort": 2, "partition": "iid", "model": "mlp", "local_epochs": 1}
@@ -51,7 +51,7 @@ def test_a_run_is_analysed_once_its_method_is_named(
 ) -> None:
     ff.run(ff.Experiment(method=fedngd(), **SMALL), out=tmp_path / "run")
     monkeypatch.setitem(ff.METHODS, "FedNGD", fedngd)
-    found = ff.analyse(tmp_path / "run", Settings(what=("lpf",), samples=50))
+    found = ff.analyse(tmp_path / "run", AnalysisSettings(what=("lpf",), samples=50))
     assert "lpf" in found.documents["run"]
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import fedflat as ff
-from fedflat.flatness.settings import Settings
+from fedflat.flatness.finished_run import AnalysisSettings
 
 SMALL: dict[str, Any] = {"rounds": 2, "clients": 4, "cohort": 2, "partition": "iid", "model": "mlp", "local_epochs": 1}
 
@@ -23,7 +23,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("given", [str, Path, lambda run: [str(run)], lambda run: (run,)])
 def test_analyse(run: Path, given: Any) -> None:
-    settings = Settings(what=["lpf"], draws=np.int64(4))  # type: ignore[arg-type]
+    settings = AnalysisSettings(what=["lpf"], draws=np.int64(4))  # type: ignore[arg-type]
     found = ff.analyse(given(run), settings)
     assert not found.problems
     assert found.documents["one"]["lpf"]["settings"]["draws"] == 4

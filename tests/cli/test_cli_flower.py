@@ -15,7 +15,7 @@ import pytest
 import fedflat as ff
 from fedflat.cli import main
 from fedflat.core.method import Method
-from fedflat.flower.config import Federation, from_run_config
+from fedflat.flower.config import FederationOptions, from_run_config
 from fedflat.runs.config import dump_experiment
 
 WRAPPED = ff.ServerAdam(inner=ff.Private(inner=ff.FedSOL(rho=1e-5, perturb="all")), v0=None)
@@ -36,7 +36,7 @@ def test_the_app_is_the_experiment(method: Method, tmp_path: Path) -> None:
     experiment = ff.Experiment(method=method, clients=7, seeds=(3,), lr=1e-4, dataset='npz:a "quoted" path.npz')
     (tmp_path / "config.yaml").write_text(dump_experiment(experiment))
     assert main(["flower", "new", str(tmp_path / "app"), "--config", str(tmp_path / "config.yaml")]) == 0
-    assert from_run_config(config_of(tmp_path / "app")) == (experiment, Federation())
+    assert from_run_config(config_of(tmp_path / "app")) == (experiment, FederationOptions())
 
 
 def test_the_app_is_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -57,7 +57,9 @@ def test_the_readme_explains_every_option(tmp_path: Path) -> None:
     assert "$(seq 0 19)" in readme
     assert "--nodes 20" in readme
     rows = dict(re.findall(r"^\| `federation\.(\w+)` \| (\S+) \|", readme, re.M))
-    defaults = {field.name: str(field.default).removesuffix(".0").lower() for field in dataclasses.fields(Federation)}
+    defaults = {
+        field.name: str(field.default).removesuffix(".0").lower() for field in dataclasses.fields(FederationOptions)
+    }
     assert rows == defaults
 
 

@@ -8,15 +8,15 @@ from pathlib import Path
 from safetensors.torch import load_file, save_file
 
 from fedflat.core.state import checksum
-from fedflat.flatness.settings import Settings
+from fedflat.flatness.finished_run import AnalysisSettings
 
 SMALL = {"model": "mlp", "clients": 6, "cohort": 3, "local_epochs": 1, "lr": 0.1, "device": "cpu"}
 QUICK = "--samples 30 --grid 4 --draws 4 --probes 2 --ascent-steps 2 --top 3"
 
 
-def quick(*what: str, **more: object) -> Settings:
+def quick(*what: str, **more: object) -> AnalysisSettings:
     values = {"samples": 30, "grid": 4, "draws": 4, "probes": 2, "ascent_steps": 2, "top": 3, **more}
-    return Settings(what=what, **values)  # type: ignore[arg-type]
+    return AnalysisSettings(what=what, **values)  # type: ignore[arg-type]
 
 
 def read(run: Path, what: str) -> dict:

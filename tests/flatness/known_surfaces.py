@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.func import grad, hessian
 
 from fedflat.core.task import Batch, Task
-from fedflat.flatness.data import Data, cut
+from fedflat.flatness.objective import Objective, make_objective
 
 
 class Quadratic:
@@ -29,7 +29,7 @@ class Problem(NamedTuple):
 
     task: Any
     w: Tensor
-    data: Data
+    data: Objective
     hessian: Tensor
     gradient: Tensor
     samples: Batch
@@ -42,7 +42,7 @@ def batch_of(x: Tensor, y: Tensor | None = None) -> Batch:
 
 def problem(task: Any, w: Tensor, samples: Batch, size: int) -> Problem:
     dense = hessian(task.loss)(w, samples)
-    return Problem(task, w, cut(samples, size), dense, task.grad(w, samples), samples)
+    return Problem(task, w, make_objective(samples, size), dense, task.grad(w, samples), samples)
 
 
 def quadratic(eigenvalues: list[float], seed: int = 0, samples: int = 5, linear: float = 1.0) -> Problem:

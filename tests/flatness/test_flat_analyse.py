@@ -15,12 +15,11 @@ from finished_runs import QUICK, SMALL, change_tensors, quick, read
 import fedflat as ff
 from fedflat.cli import main
 from fedflat.errors import UserError
-from fedflat.flatness import analyse
-from fedflat.flatness.eigen import largest
-from fedflat.flatness.files import plain, write
-from fedflat.flatness.hessian import Hessian
-from fedflat.flatness.measures import Measured
-from fedflat.flatness.subject import Subject
+from fedflat.flatness import analyse_runs
+from fedflat.flatness.analyse import json_values, write_measurement
+from fedflat.flatness.finished_run import FinishedRun
+from fedflat.flatness.hessian import Hessian, largest_eigenpairs
+from fedflat.flatness.measures import Measurement
 
 ALL = ("hessian", "landscape", "lpf", "discrepancy", "barrier", "path", "spectrum", "local", "local-landscape")
 
@@ -48,11 +47,11 @@ def test_everything_is_measured_and_written(runs, capsys):
 
 def test_numbers_are_those_of_the_functions(runs):
     settings = quick("hessian", samples=None, top=2)
-    document = analyse(runs[:1], settings).documents["avg"]["hessian"]
-    subject = Subject(runs[0], settings)
+    document = analyse_runs(runs[:1], settings).documents["avg"]["hessian"]
+    subject = FinishedRun(runs[0], settings)
     for trial in subject.trials:
         found = document["seeds"][str(trial.seed)]
-        values = largest(Hessian(subject.task, trial.server.params, subject.data), 2).values.tolist()
+        values = largest_eigenpairs(Hessian(subject.task, trial.server.params, subject.data), 2).values.tolist()
         assert found["eigenvalue"] == pytest.approx(values, rel=1e-4)
         assert found["lambda1"] == found["eigenvalue"][0]
         last = ff.run(ff.Experiment(seeds=(trial.seed,), rounds=2, **SMALL)).history[-1]
@@ -62,16 +61,16 @@ def test_numbers_are_those_of_the_functions(runs):
 
 
 def test_repeating_gives_the_same_numbers(runs):
-    first, second = (analyse(runs[:1], quick("landscape", "lpf")).documents["avg"] for _ in range(2))
+    first, second = (analyse_runs(runs[:1], quick("landscape", "lpf")).documents["avg"] for _ in range(2))
     assert all(first[what]["seeds"] == second[what]["seeds"] for what in ("landscape", "lpf"))
-    other = analyse(runs[:1], quick("landscape", seed=1)).documents["avg"]["landscape"]
+    other = analyse_runs(runs[:1], quick("landscape", seed=1)).documents["avg"]["landscape"]
     assert other["seeds"] != first["landscape"]["seeds"]
 
 
 def test_runs_share_the_axes_of_landscapes(runs):
     settings = quick("landscape", grid=3)
-    one, other = (analyse(order, settings).documents for order in (runs, runs[::-1]))
-    alone = analyse(runs[:1], settings).documents
+    one, other = (analyse_runs(order, settings).documents for order in (runs, runs[::-1]))
+    alone = analyse_runs(runs[:1], settings).documents
     for name in ("avg", "dyn"):
         document = one[name]["landscape"]
         assert document["directions_shared_by"] == ["avg", "dyn"]
@@ -86,23 +85,23 @@ def test_runs_share_the_axes_of_landscapes(runs):
 
 def test_landscapes_along_eigenvectors_are_parabolas_near_the_model(runs):
     settings = quick("hessian", "landscape", directions="eigen", grid=3, extent=0.01, run_seeds=(5,), samples=None)
-    found = analyse(runs[:1], settings).documents["avg"]
+    found = analyse_runs(runs[:1], settings).documents["avg"]
     loss = found["landscape"]["seeds"]["5"]["loss"]
     bend = [loss[1][0] - 2 * loss[1][1] + loss[1][2], loss[0][1] - 2 * loss[1][1] + loss[2][1]]
     assert [b / 0.01**2 for b in bend] == pytest.approx(found["hessian"]["seeds"]["5"]["eigenvalue"][:2], rel=0.1)
 
 
 def test_power_iteration_as_an_option(runs):
-    found = analyse(runs[:1], quick("hessian", solver="power", run_seeds=(3,))).documents["avg"]["hessian"]
-    exact = analyse(runs[:1], quick("hessian", run_seeds=(3,))).documents["avg"]["hessian"]
+    found = analyse_runs(runs[:1], quick("hessian", solver="power", run_seeds=(3,))).documents["avg"]["hessian"]
+    exact = analyse_runs(runs[:1], quick("hessian", run_seeds=(3,))).documents["avg"]["hessian"]
     pair = [document["seeds"]["3"]["lambda1"] for document in (found, exact)]
     assert pair[0] == pytest.approx(pair[1], rel=0.05)
     assert pair[0] != pair[1]
 
 
 def test_barriers_lie_between_models_with_the_same_seed(runs):
-    document = analyse(runs, quick("barrier")).documents["avg"]["barrier"]
-    there = analyse(runs[1:], quick("lpf")).documents["dyn"]["lpf"]
+    document = analyse_runs(runs, quick("barrier")).documents["avg"]["barrier"]
+    there = analyse_runs(runs[1:], quick("lpf")).documents["dyn"]["lpf"]
     assert document["to"] == "dyn"
     for seed, found in document["seeds"].items():
         at = dict(zip(found["gamma"], found["loss"], strict=True))
@@ -114,9 +113,9 @@ def test_a_model_whose_hidden_units_change_places_lies_behind_a_barrier(tmp_path
     good, same = tmp_path / "good", tmp_path / "same"
     ff.run(ff.Experiment(rounds=4, partition="iid", **SMALL | {"local_epochs": 5}), out=good)
     shutil.copytree(good, same)
-    task = Subject(good, quick()).task
+    task = FinishedRun(good, quick()).task
     change_tensors(same, lambda name, t: reversed_units(task, t) if name.endswith("params") else t)
-    (found,) = analyse([good, same], quick("barrier")).documents["good"]["barrier"]["seeds"].values()
+    (found,) = analyse_runs([good, same], quick("barrier")).documents["good"]["barrier"]["seeds"].values()
     at = dict(zip(found["gamma"], found["loss"], strict=True))
     assert at[0.0] == pytest.approx(at[1.0], rel=1e-5), "it is the same function"
     assert found["barrier"] == pytest.approx(max(at[1 / 3], at[2 / 3]) - at[1.0], abs=1e-5)
@@ -131,19 +130,19 @@ def reversed_units(task: ff.Task, w: torch.Tensor) -> torch.Tensor:
 
 def test_barriers_need_two_runs_with_a_seed_in_common(runs, tmp_path):
     ff.run(ff.Experiment(seeds=(4,), rounds=1, **SMALL), out=tmp_path / "four")
-    assert analyse(runs[:1], quick("barrier", "lpf")).problems == [
+    assert analyse_runs(runs[:1], quick("barrier", "lpf")).problems == [
         "barrier: it lies between runs, and there is only one"
     ]
-    found = analyse([runs[0], tmp_path / "four"], quick("barrier", "lpf"))
+    found = analyse_runs([runs[0], tmp_path / "four"], quick("barrier", "lpf"))
     assert found.problems == ["avg: barrier: four has no seed in common or another model"]
     assert found.documents["avg"].keys() == {"lpf"}
 
 
 def test_ends_are_those_of_the_round_after_the_last(runs, tmp_path):
-    subject = Subject(runs[0], quick("local"))
+    subject = FinishedRun(runs[0], quick("local"))
     longer = ff.Experiment(method=ff.FedAvg(), seeds=(3, 5), rounds=3, **SMALL)
     ff.run(longer, out=tmp_path / "longer")
-    for trial, then in zip(subject.trials, Subject(tmp_path / "longer", quick("local")).trials, strict=True):
+    for trial, then in zip(subject.trials, FinishedRun(tmp_path / "longer", quick("local")).trials, strict=True):
         clients = subject.clients(trial)
         weights = torch.tensor([float(len(subject.parts[c])) for c in clients])
         mean = (weights / weights.sum()) @ subject.ends(trial, clients)
@@ -151,7 +150,7 @@ def test_ends_are_those_of_the_round_after_the_last(runs, tmp_path):
 
 
 def test_measuring_leaves_the_trial_as_it_is(runs):
-    subject = Subject(runs[1], quick("local"))
+    subject = FinishedRun(runs[1], quick("local"))
     trial = subject.trials[0]
     before = {name: tensor.clone() for name, tensor in trial.pack().items()}
     ends = subject.ends(trial, [0, 1])
@@ -160,31 +159,31 @@ def test_measuring_leaves_the_trial_as_it_is(runs):
 
 
 def test_local_measurements_are_of_the_clients_asked_for(runs):
-    found = analyse(runs[:1], quick("local", "discrepancy", clients=(4, 0), run_seeds=(3,))).documents["avg"]
+    found = analyse_runs(runs[:1], quick("local", "discrepancy", clients=(4, 0), run_seeds=(3,))).documents["avg"]
     for what in ("local", "discrepancy"):
         assert found[what]["seeds"]["3"]["client"] == [4, 0]
 
 
 def test_on_training_samples(runs):
-    found = analyse(runs[:1], quick("lpf", on="train", samples=None)).documents["avg"]["lpf"]
-    assert found["samples"] == sum(len(part) for part in Subject(runs[0], quick()).parts)
+    found = analyse_runs(runs[:1], quick("lpf", on="train", samples=None)).documents["avg"]["lpf"]
+    assert found["samples"] == sum(len(part) for part in FinishedRun(runs[0], quick()).parts)
 
 
 def test_a_run_in_another_precision_is_measured_in_its_parameters_precision(runs, tmp_path):
     ff.run(ff.Experiment(seeds=(3,), rounds=1, precision="bf16", **SMALL), out=tmp_path / "half")
-    subject = Subject(tmp_path / "half", quick())
+    subject = FinishedRun(tmp_path / "half", quick())
     assert subject.run.assembly.task.compute == torch.bfloat16
     assert subject.task.compute is None
 
 
 def test_a_comparison_stands_for_its_runs(runs):
-    assert analyse([runs[0].parent], quick("lpf")).documents.keys() == {"avg", "dyn"}
+    assert analyse_runs([runs[0].parent], quick("lpf")).documents.keys() == {"avg", "dyn"}
 
 
 def test_numbers_that_are_not_finite_are_null_and_empty_cells(tmp_path):
-    found = {0: Measured({"a": math.nan}, {"x": torch.tensor([1.0, math.inf]), "n": [1, 2]})}
-    assert plain(found[0].numbers | found[0].columns) == {"a": None, "x": [1.0, None], "n": [1, 2]}
-    write(tmp_path / "analysis", "some", plain(found[0].numbers), found)
+    found = {0: Measurement({"a": math.nan}, {"x": torch.tensor([1.0, math.inf]), "n": [1, 2]})}
+    assert json_values(found[0].numbers | found[0].columns) == {"a": None, "x": [1.0, None], "n": [1, 2]}
+    write_measurement(tmp_path / "analysis", "some", json_values(found[0].numbers), found)
     assert (tmp_path / "analysis" / "some.csv").read_text() == "seed,x,n\n0,1.0,1\n0,,2\n"
     assert json.loads((tmp_path / "analysis" / "some.json").read_text()) == {"a": None}
 
@@ -194,7 +193,7 @@ def test_own_data_are_given_again(tmp_path):
     data, other = (ff.Dataset.from_arrays(x + shift, y, x[:9], y[:9]) for shift in (0, 1))
     experiment = ff.Experiment(dataset=data, rounds=1, partition="iid", **SMALL)
     ff.run(experiment, out=tmp_path / "own")
-    found = analyse([tmp_path / "own"], quick("lpf"), dataset=data)
+    found = analyse_runs([tmp_path / "own"], quick("lpf"), dataset=data)
     assert found.documents["own"]["lpf"]["samples"] == 9
     with pytest.raises(UserError, match=r"own: dataset: own:own-\w+ was given, the run has own:own-"):
-        analyse([tmp_path / "own"], quick("lpf"), dataset=other)
+        analyse_runs([tmp_path / "own"], quick("lpf"), dataset=other)

@@ -9,11 +9,9 @@ from known_surfaces import Problem, convolutional, perceptron, quadratic
 from scipy.optimize import brentq
 
 from fedflat.core.vectors import unit
-from fedflat.flatness.data import join, loss_and_gradient
-from fedflat.flatness.discrepancy import discrepancy, sharpness
-from fedflat.flatness.eigen import largest
-from fedflat.flatness.hessian import Hessian
-from fedflat.flatness.local import local_and_global
+from fedflat.flatness.hessian import Hessian, largest_eigenpairs
+from fedflat.flatness.objective import join_objectives, loss_and_gradient
+from fedflat.flatness.sharpness import flatness_discrepancy, local_and_global_curvature, worst_case_sharpness
 
 RHO = 0.7
 
@@ -41,7 +39,7 @@ def ends(some: list[Problem]) -> torch.Tensor:
 @pytest.mark.parametrize("seed", range(3))
 def test_sharpness_is_the_maximum_over_the_ball(seed):
     known = quadratic([5.0, 2.0, 1.0, 0.3, 0.0], seed)
-    found = sharpness(known.task, known.w, known.data, RHO, steps=80)
+    found = worst_case_sharpness(known.task, known.w, known.data, RHO, steps=80)
     assert float(found.rise) == pytest.approx(highest(known.gradient, known.hessian), abs=1e-6)
     sam = known.w + RHO * unit(known.gradient)
     start = known.task.loss(known.w, known.samples)
@@ -52,14 +50,14 @@ def test_sharpness_is_the_maximum_over_the_ball(seed):
 
 def test_sharpness_never_falls_below_the_centre():
     known = quadratic([-50.0, -40.0, -30.0])
-    found = sharpness(known.task, known.w, known.data, 20.0, steps=3)
+    found = worst_case_sharpness(known.task, known.w, known.data, 20.0, steps=3)
     assert float(found.rise) == float(found.one_step) == 0.0
 
 
 def test_discrepancy_of_quadratics():
     some, sizes = clients(), [10, 30, 20]
     w, local = some[0].w, ends(some)
-    found = discrepancy(some[0].task, w, local, [c.data for c in some], sizes, RHO, steps=80)
+    found = flatness_discrepancy(some[0].task, w, local, [c.data for c in some], sizes, RHO, steps=80)
     p = torch.tensor(sizes).double() / 60
     at_w = torch.stack([c.task.grad(w, c.samples) for c in some])
     at_ends = torch.stack([c.task.grad(e, c.samples) for e, c in zip(local, some, strict=True)])
@@ -76,7 +74,7 @@ def test_discrepancy_of_quadratics():
 def test_bound_of_quadratics():
     some, sizes = clients(), [10, 30, 20]
     w, local = some[0].w, ends(some)
-    found = discrepancy(some[0].task, w, local, [c.data for c in some], sizes, RHO, steps=1)
+    found = flatness_discrepancy(some[0].task, w, local, [c.data for c in some], sizes, RHO, steps=1)
     p = torch.tensor(sizes).double() / 60
     at_w = torch.stack([c.task.grad(w, c.samples) for c in some])
     sigma = float((at_w - p @ at_w).norm(dim=1).max())
@@ -96,26 +94,26 @@ def test_the_first_order_discrepancy_is_within_its_bound(seed):
     some = [make(10 * seed + k) for k in range(3)]
     noise = np.random.default_rng(seed).normal(size=(3, len(some[0].w)))
     local = some[0].w + 0.1 * torch.from_numpy(noise)
-    found = discrepancy(some[0].task, some[0].w, local, [c.data for c in some], [5, 1, 3], 0.05, steps=2)
+    found = flatness_discrepancy(some[0].task, some[0].w, local, [c.data for c in some], [5, 1, 3], 0.05, steps=2)
     assert 0 < found.first_order <= found.bound
 
 
 def test_the_bound_is_zero_for_equal_clients_that_did_not_move():
     known = perceptron()
-    found = discrepancy(known.task, known.w, known.w.expand(2, -1), [known.data] * 2, [1, 1], 0.1)
+    found = flatness_discrepancy(known.task, known.w, known.w.expand(2, -1), [known.data] * 2, [1, 1], 0.1)
     assert (found.value, found.bound) == pytest.approx((0, 0), abs=1e-12)
 
 
 def test_local_and_global_eigenvalues():
     some = [perceptron(seed) for seed in range(2)]
     local = torch.stack([c.w for c in some])
-    everything = join([c.data for c in some], [1, 1])
-    found = local_and_global(some[0].task, local, [c.data for c in some], everything)
+    everything = join_objectives([c.data for c in some], [1, 1])
+    found = local_and_global_curvature(some[0].task, local, [c.data for c in some], everything)
     for pair, c in zip(found, some, strict=True):
         dense = [torch.func.hessian(c.task.loss)(c.w, other.samples) for other in some]
         assert pair.own == pytest.approx(float(torch.linalg.eigvalsh(c.hessian)[-1]), rel=1e-5)
         assert pair.all == pytest.approx(float(torch.linalg.eigvalsh((dense[0] + dense[1]) / 2)[-1]), rel=1e-5)
-        assert pair.own == pytest.approx(float(largest(Hessian(c.task, c.w, c.data), 1).values[0]))
+        assert pair.own == pytest.approx(float(largest_eigenpairs(Hessian(c.task, c.w, c.data), 1).values[0]))
 
 
 def test_one_pass_gives_value_and_gradient():

@@ -12,8 +12,8 @@ from finished_runs import QUICK, change_tensors, edit, quick, read
 
 from fedflat.cli import main
 from fedflat.errors import UserError
-from fedflat.flatness import analyse
-from fedflat.flatness.settings import Settings
+from fedflat.flatness import analyse_runs
+from fedflat.flatness.finished_run import AnalysisSettings
 
 
 def damage_checkpoint(run: Path) -> None:
@@ -56,7 +56,7 @@ def test_a_damaged_run_is_reported_and_the_rest_is_done(kind, runs, capsys):
 
 def test_a_folder_that_cannot_be_written_does_not_stop_the_others(runs):
     (runs[0] / "analysis").write_text("a file in the way")
-    found = analyse(runs, quick("lpf"))
+    found = analyse_runs(runs, quick("lpf"))
     assert found.problems[0].startswith("avg: lpf: ")
     assert found.documents["dyn"].keys() == {"lpf"}
 
@@ -88,10 +88,10 @@ def test_mistakes_are_one_line(case, trained, monkeypatch, capsys):
 def test_clients_beyond_the_last_are_refused(runs):
     said = f"avg: local: --clients 6: run {runs[0]} has clients 0 to 5"
     with pytest.raises(UserError, match=re.escape(f"nothing was measured; {said}")):
-        analyse(runs[:1], quick("local", clients=(6,)))
-    assert analyse(runs[:1], quick("local", "lpf", clients=(6,))).problems == [said]
+        analyse_runs(runs[:1], quick("local", clients=(6,)))
+    assert analyse_runs(runs[:1], quick("local", "lpf", clients=(6,))).problems == [said]
 
 
 def test_settings_from_python_are_checked(runs):
     with pytest.raises(UserError, match="--rho 0"):
-        analyse(runs, Settings(rho=0.0))
+        analyse_runs(runs, AnalysisSettings(rho=0.0))

@@ -6,30 +6,25 @@ import pytest
 import torch
 from known_surfaces import Problem, perceptron
 
-from fedflat.flatness import discrepancy
-from fedflat.flatness.data import loss, loss_and_gradient, losses, score
-from fedflat.flatness.discrepancy import sharpness
-from fedflat.flatness.eigen import largest
-from fedflat.flatness.hessian import Hessian
-from fedflat.flatness.landscape import surface
-from fedflat.flatness.lpf import low_pass
-from fedflat.flatness.path import along, between
-from fedflat.flatness.precision import full_precision
+from fedflat.flatness.hessian import Hessian, largest_eigenpairs
+from fedflat.flatness.landscape import loss_along, loss_between, loss_surface
+from fedflat.flatness.objective import full_precision, loss_and_accuracy, loss_and_gradient, losses_at, mean_loss
+from fedflat.flatness.sharpness import flatness_discrepancy, low_pass_loss, worst_case_sharpness
 
 KNOWN = perceptron()
 DIRECTIONS = torch.ones(2, len(KNOWN.w), dtype=torch.float64)
 MEASURES = {
-    "loss": lambda k: loss(k.task, k.w, k.data),
-    "score": lambda k: score(k.task, k.w, k.data),
-    "losses": lambda k: losses(k.task, k.w + DIRECTIONS, k.data),
+    "loss": lambda k: mean_loss(k.task, k.w, k.data),
+    "score": lambda k: loss_and_accuracy(k.task, k.w, k.data),
+    "losses": lambda k: losses_at(k.task, k.w + DIRECTIONS, k.data),
     "gradient": lambda k: loss_and_gradient(k.task, k.w, k.data),
-    "surface": lambda k: surface(k.task, k.w, DIRECTIONS, 1.0, 3, k.data),
-    "path": lambda k: along(k.task, k.w, DIRECTIONS[0], 1.0, 3, k.data),
-    "barrier": lambda k: between(k.task, k.w, k.w + DIRECTIONS[0], 2, k.data),
-    "low pass": lambda k: low_pass(k.task, k.w, k.data, draws=4),
-    "sharpness": lambda k: sharpness(k.task, k.w, k.data, 0.1, 2),
-    "discrepancy": lambda k: discrepancy(k.task, k.w, k.w[None], [k.data], [1]),
-    "eigenvalues": lambda k: largest(Hessian(k.task, k.w, k.data), 1),
+    "surface": lambda k: loss_surface(k.task, k.w, DIRECTIONS, 1.0, 3, k.data),
+    "path": lambda k: loss_along(k.task, k.w, DIRECTIONS[0], 1.0, 3, k.data),
+    "barrier": lambda k: loss_between(k.task, k.w, k.w + DIRECTIONS[0], 2, k.data),
+    "low pass": lambda k: low_pass_loss(k.task, k.w, k.data, draws=4),
+    "sharpness": lambda k: worst_case_sharpness(k.task, k.w, k.data, 0.1, 2),
+    "discrepancy": lambda k: flatness_discrepancy(k.task, k.w, k.w[None], [k.data], [1]),
+    "eigenvalues": lambda k: largest_eigenpairs(Hessian(k.task, k.w, k.data), 1),
 }
 
 

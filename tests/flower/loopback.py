@@ -19,7 +19,7 @@ from fedflat.core.local_training import SGD
 from fedflat.engine.rounds import Trial, choose_cohort, play_round
 from fedflat.engine.sequential import Sequential
 from fedflat.flower.app import client_app
-from fedflat.flower.config import Federation, to_run_config
+from fedflat.flower.config import FederationOptions, to_run_config
 from fedflat.flower.server import serve
 from fedflat.runs.build import build_run
 from fedflat.runs.folder import load_tensors
@@ -40,7 +40,7 @@ class Loopback:
     def __init__(self, experiment: ff.Experiment, change: Change | None = None, **node: Any) -> None:
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
         self.app, self.change = client_app(), change
-        config = to_run_config(experiment, Federation())
+        config = to_run_config(experiment, FederationOptions())
         self.contexts = {
             100 + k: Context(0, 100 + k, {"partition-id": k, **node}, RecordDict(), config)
             for k in range(experiment.clients)
@@ -82,7 +82,7 @@ class Loopback:
 
 def federate(grid: Loopback, experiment: ff.Experiment, out: Path, **options: Any) -> dict[str, Tensor]:
     """The server's state after training."""
-    serve(experiment, Federation(out=str(out), **options), grid)  # type: ignore[arg-type]
+    serve(experiment, FederationOptions(out=str(out), **options), grid)  # type: ignore[arg-type]
     return server_state(out)
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import fedflat as ff
-from fedflat.flower.config import Federation as Options
+from fedflat.flower.config import FederationOptions as Options
 from fedflat.flower.config import to_run_config
 from fedflat.flower.new import PROJECT, toml, write_app
 

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 
 import fedflat as ff
 from fedflat.flower.app import client_app, server_app
-from fedflat.flower.config import Federation, to_run_config
+from fedflat.flower.config import FederationOptions, to_run_config
+from fedflat.flower.messages import MalformedRecord, record_to_state, record_to_tensors, tensors_to_record
 from fedflat.flower.new import write_app
-from fedflat.flower.wire import Malformed, arrays, state, tensors
 
 WITHOUT = """
 import sys
@@ -93,7 +93,10 @@ def tracebacks(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("tracebacks")
 def test_probes_are_refused_before_anything_is_done(tmp_path: Path) -> None:
     grid = Loopback(EXPERIMENT)
-    config = to_run_config(EXPERIMENT, Federation(out=str(tmp_path / "run"))) | {"probes": "drift", "probe_every": 2}
+    config = to_run_config(EXPERIMENT, FederationOptions(out=str(tmp_path / "run"))) | {
+        "probes": "drift",
+        "probe_every": 2,
+    }
     with pytest.raises(ff.UserError, match="--probes drift: local models are seen only where one process") as refusal:
         server_app()(grid, Context(0, 0, {}, RecordDict(), config))  # type: ignore[arg-type]
     assert traceback.format_exception(refusal.value) == [f"fedflat.errors.UserError: {refusal.value}\n"]
@@ -117,17 +120,17 @@ def test_no_app_is_written_for_probes(tmp_path: Path) -> None:
 
 def test_what_travels_arrives_bit_for_bit() -> None:
     sent = {"a": torch.randn(3, 4), "b.c": torch.tensor(1.5), "d": torch.arange(5), "e": torch.empty(0)}
-    back = tensors(arrays(sent))
+    back = record_to_tensors(tensors_to_record(sent))
     assert list(back) == list(sent)
     assert all(torch.equal(back[name], tensor) and back[name].dtype == tensor.dtype for name, tensor in sent.items())
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64, torch.int32])
 def test_other_types_are_refused_before_they_are_sent(dtype: torch.dtype) -> None:
-    with pytest.raises(Malformed, match="allowed are float32 and int64"):
-        arrays({"w": torch.zeros(2, dtype=dtype)})
+    with pytest.raises(MalformedRecord, match="allowed are float32 and int64"):
+        tensors_to_record({"w": torch.zeros(2, dtype=dtype)})
 
 
 def test_a_message_of_another_model_is_refused() -> None:
-    with pytest.raises(Malformed, match=r"params is float32 \[3\] instead of float32 \[4\]"):
-        state(arrays({"params": torch.zeros(3)}), ff.Message(torch.zeros(4)))
+    with pytest.raises(MalformedRecord, match=r"params is float32 \[3\] instead of float32 \[4\]"):
+        record_to_state(tensors_to_record({"params": torch.zeros(3)}), ff.Message(torch.zeros(4)))

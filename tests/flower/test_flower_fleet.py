@@ -13,18 +13,17 @@ from loopback import EXPERIMENT, Loopback, federate
 from test_flower_replies import CLIENT, STATEFUL, rows
 
 import fedflat as ff
-from fedflat.flower.fleet import Fleet
-from fedflat.flower.journal import Journal
-from fedflat.flower.order import Order
+from fedflat.flower.messages import TrainRequest
+from fedflat.flower.nodes import ClientLog, Nodes
 
 
-def fleet_of(grid: Loopback, folder: Path) -> tuple[Fleet, RecordDict]:
+def fleet_of(grid: Loopback, folder: Path) -> tuple[Nodes, RecordDict]:
     """A server that only looks who is there, and what it asks them."""
-    order = Order(
+    order = TrainRequest(
         run="run", seed=0, round=0, exchange=0, turn=0, accepted=-1, population=len(grid.contexts), classes=10,
         names=[], samples="uint8 [1, 8, 8]", mean=[0.0], std=[1.0],
     )  # fmt: skip
-    fleet = Fleet(grid, [0] * len(grid.contexts), 5.0, Journal(folder / "clients.jsonl", "run"))  # type: ignore[arg-type]
+    fleet = Nodes(grid, [0] * len(grid.contexts), 5.0, ClientLog(folder / "clients.jsonl", "run"))  # type: ignore[arg-type]
     return fleet, RecordDict({"order": order.record()})
 
 

@@ -18,10 +18,9 @@ from fedflat.core.local_training import SGD
 from fedflat.core.method import Method
 from fedflat.core.state import ClientStore
 from fedflat.engine.rounds import CohortJob
-from fedflat.flower.config import Federation, from_run_config, to_run_config
-from fedflat.flower.judge import Good
-from fedflat.flower.order import Facts
-from fedflat.flower.remote import Remote, Seen
+from fedflat.flower.config import FederationOptions, from_run_config, to_run_config
+from fedflat.flower.engine import FlowerEngine, LastReply, ValidReply
+from fedflat.flower.messages import ClientInfo
 from fedflat.runs import read
 
 sys.path.append(str(Path(__file__).parents[1] / "methods"))
@@ -40,7 +39,7 @@ def test_equal_to_a_simulation(method: Method, tmp_path: Path) -> None:
 @every_method
 def test_survives_flowers_configuration(method: Method) -> None:
     experiment = dataclasses.replace(EXPERIMENT, method=method, seeds=(7,), lr=1e-3)
-    federation = Federation(out="a folder", round_timeout=12.5, min_replies=2)
+    federation = FederationOptions(out="a folder", round_timeout=12.5, min_replies=2)
     flat = to_run_config(experiment, federation)
     assert all(type(value) in (bool, int, float, str) for value in flat.values())
     assert from_run_config(flat) == (experiment, federation)
@@ -54,11 +53,11 @@ def test_equal_weights_and_another_seed(tmp_path: Path) -> None:
 def test_replies_are_averaged_where_the_server_computes() -> None:
     """On a GPU, of which fake tensors have the name only: tensors that are not together raise."""
     with FakeTensorMode():
-        model, seen = torch.zeros(5, device="cuda"), ClientStore(Seen(torch.tensor(-1)))
+        model, seen = torch.zeros(5, device="cuda"), ClientStore(LastReply(torch.tensor(-1)))
         sgd = SGD(torch.ones((), device="cuda"), 0.0, 0.0)
         job = CohortJob(0, 0, 0, [2, 0], torch.ones(2, device="cuda"), 4, ff.Message(model), seen, sgd)
-        good = {client: Good(ff.Reply(model), Facts(client=client, examples=7)) for client in job.clients}
-        cohort = Remote._average(SimpleNamespace(experiment=EXPERIMENT), job, good).cohort  # type: ignore[arg-type]
+        good = {client: ValidReply(ff.Reply(model), ClientInfo(client=client, examples=7)) for client in job.clients}
+        cohort = FlowerEngine._average(SimpleNamespace(experiment=EXPERIMENT), job, good).cohort  # type: ignore[arg-type]
         assert {cohort.mean.delta.device.type, cohort.uniform.delta.device.type} == {"cuda"}
 
 

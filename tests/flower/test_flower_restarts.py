@@ -14,8 +14,8 @@ from loopback import Crash, Loopback, assert_same, federate, server_state, simul
 from test_flower_replies import CLIENT, STATEFUL, in_one_round, rows
 
 import fedflat as ff
-from fedflat.flower import errand
-from fedflat.flower.keep import Kept
+from fedflat.flower import nodes
+from fedflat.flower.client import ClientState
 from fedflat.runs.folder import RunFolder
 
 
@@ -108,7 +108,7 @@ def test_a_damaged_state_counts_as_gone(tmp_path: Path) -> None:
 
 
 def test_a_node_that_restarts_within_a_round_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(errand, "WATCH", 0.1)
+    monkeypatch.setattr(nodes, "SECONDS_BETWEEN_CHECKS", 0.1)
     lost: list[int] = []
 
     def die(reply: Message) -> Message | None:
@@ -128,8 +128,8 @@ def test_a_node_that_restarts_within_a_round_is_asked_again(tmp_path: Path, monk
 def test_a_node_goes_on_from_the_newer_state_in_a_shared_folder(tmp_path: Path) -> None:
     one, other = RecordDict(), RecordDict()
     states = [{"c": torch.full((2,), float(turn))} for turn in range(3)]
-    Kept(one, tmp_path, "run", 0, 1).store(-1, {}, 0, states[0])
-    Kept(other, tmp_path, "run", 0, 1).store(0, states[0], 1, states[1])
-    found, lost = Kept(one, tmp_path, "run", 0, 1).begin(1, states[2])
+    ClientState(one, tmp_path, "run", 0, 1).store(-1, {}, 0, states[0])
+    ClientState(other, tmp_path, "run", 0, 1).store(0, states[0], 1, states[1])
+    found, lost = ClientState(one, tmp_path, "run", 0, 1).begin(1, states[2])
     assert not lost
     assert torch.equal(found["c"], states[1]["c"])

@@ -15,7 +15,7 @@ from loopback import EXPERIMENT, Loopback, assert_same, federate, simulate
 from test_flower_replies import refused, rows
 
 import fedflat as ff
-from fedflat.flower.config import Federation, from_run_config, to_run_config
+from fedflat.flower.config import FederationOptions, from_run_config, to_run_config
 
 EQUAL = dataclasses.replace(EXPERIMENT, weights="uniform", clients=4, cohort=4)
 CLOSE = [ff.FedAvg(), ff.SCAFFOLD(), ff.FedSOL(), ff.FedGF(threshold=0.0)]
@@ -162,7 +162,7 @@ REFUSED = {
 
 @pytest.mark.parametrize(("experiment", "federation", "said"), REFUSED.values(), ids=REFUSED)
 def test_what_could_not_be_secret_is_refused(experiment: Any, federation: Any, said: str) -> None:
-    options = Federation(**{"secure": True, "min_nodes": 2, **federation})
+    options = FederationOptions(**{"secure": True, "min_nodes": 2, **federation})
     assert from_run_config(to_run_config(EQUAL, dataclasses.replace(options, min_nodes=2)))
     with pytest.raises(ff.UserError, match=said):
         from_run_config(to_run_config(dataclasses.replace(EQUAL, **experiment), options))

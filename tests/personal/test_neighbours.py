@@ -9,12 +9,19 @@ from sklearn.neighbors import NearestNeighbors
 
 from fedflat.core.task import Batch, Task
 from fedflat.models.cnn import mlp
-from fedflat.personal.neighbours import accuracy, choose_weight, features, mix, nearest, predictions
+from fedflat.personal.knn_per import (
+    all_features,
+    choose_knn_weight,
+    knn_predictions,
+    label_accuracy,
+    mix_predictions,
+    nearest_labels,
+)
 
 
 def test_nearest_by_hand():
     stored, labels = torch.tensor([[0.0], [1.0], [5.0]]), torch.tensor([2, 0, 1])
-    found = nearest(stored, labels, torch.tensor([[0.0]]), classes=3, k=2)
+    found = nearest_labels(stored, labels, torch.tensor([[0.0]]), classes=3, k=2)
     near, far = 1 / (1 + np.exp(-1)), np.exp(-1) / (1 + np.exp(-1))
     assert found.tolist()[0] == pytest.approx([far, 0.0, near])
 
@@ -25,28 +32,28 @@ def test_nearest_agrees_with_scikit_learn():
     distance, which = NearestNeighbors(n_neighbors=5).fit(stored.numpy()).kneighbors(asked.numpy())
     weight = torch.softmax(-torch.tensor(distance), -1)
     expected = torch.stack([(weight * (labels[which] == c)).sum(-1) for c in range(3)], -1)
-    assert torch.allclose(nearest(stored, labels, asked, 3).double(), expected, atol=1e-6)
+    assert torch.allclose(nearest_labels(stored, labels, asked, 3).double(), expected, atol=1e-6)
 
 
 def test_few_samples_are_all_neighbours():
-    found = nearest(torch.zeros(2, 1), torch.tensor([1, 1]), torch.ones(4, 1), classes=2)
+    found = nearest_labels(torch.zeros(2, 1), torch.tensor([1, 1]), torch.ones(4, 1), classes=2)
     assert torch.equal(found, torch.tensor([[0.0, 1.0]]).expand(4, 2))
 
 
 def test_the_weight_goes_to_whoever_is_right():
     y = torch.tensor([0, 1])
     right, wrong = torch.eye(2), 1 - torch.eye(2)
-    assert choose_weight(right, wrong, y) == 1
-    assert choose_weight(wrong, right, y) == 0
-    assert accuracy(mix(right, wrong, 0.4), y) == 0
-    assert accuracy(mix(right, wrong, 0.6), y) == 1
+    assert choose_knn_weight(right, wrong, y) == 1
+    assert choose_knn_weight(wrong, right, y) == 0
+    assert label_accuracy(mix_predictions(right, wrong, 0.4), y) == 0
+    assert label_accuracy(mix_predictions(right, wrong, 0.6), y) == 1
 
 
 def test_equal_accuracy_is_decided_by_probability():
     y = torch.tensor([0])
     sure, unsure = torch.tensor([[0.9, 0.1]]), torch.tensor([[0.6, 0.4]])
-    assert choose_weight(sure, unsure, y) == 1
-    assert choose_weight(unsure, sure, y) == 0
+    assert choose_knn_weight(sure, unsure, y) == 1
+    assert choose_knn_weight(unsure, sure, y) == 0
 
 
 def test_predictions_use_the_models_features_and_head():
@@ -54,9 +61,9 @@ def test_predictions_use_the_models_features_and_head():
     task = Task(model)
     w = task.flatten(dict(model.named_parameters())).detach()
     memory, query = (Batch(torch.randn(n, 3, 1, 1), torch.arange(n) % 4, torch.ones(n) > 0, None) for n in (7, 5))
-    found, scores = predictions(task, w, memory, query)
+    found, scores = knn_predictions(task, w, memory, query)
     assert torch.allclose(scores, torch.softmax(task.logits(w, query), -1), atol=1e-6)
     assert torch.allclose(found.sum(-1), torch.ones(5))
-    alone, _ = predictions(task, w, query, query)
+    alone, _ = knn_predictions(task, w, query, query)
     assert (alone.argmax(-1) == query.y).all()
-    assert torch.allclose(features(task, w, memory, batch_size=3), task.features(w, memory), atol=1e-6)
+    assert torch.allclose(all_features(task, w, memory, batch_size=3), task.features(w, memory), atol=1e-6)

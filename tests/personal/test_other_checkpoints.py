@@ -12,7 +12,7 @@ import pytest
 import fedflat as ff
 from fedflat.cli import main
 from fedflat.errors import UserError
-from fedflat.personal.measure import personalise
+from fedflat.personal.fine_tuning import personalise
 from fedflat.runs.read import read_trained_run
 
 TRAINED = ff.Experiment(model="mlp", clients=3, cohort=2, rounds=1, local_epochs=1)

@@ -16,9 +16,7 @@ from fedflat.core.method import Message, Method
 from fedflat.data.batches import BatchPlan
 from fedflat.engine.rounds import evaluate
 from fedflat.errors import UserError
-from fedflat.personal.alone import Alone, local_only, rounds_alone
-from fedflat.personal.measure import personalise
-from fedflat.personal.samples import Samples
+from fedflat.personal.fine_tuning import ClientSamples, LocalTrainer, mean_participations, personalise, train_local_only
 from fedflat.personal.table import personalise_command
 from fedflat.runs.folder import load_tensors, save_tensors
 from fedflat.runs.read import read_trained_run
@@ -60,7 +58,7 @@ def test_it_is_the_same_every_time(folder, rows):
 
 
 def test_the_first_line_is_the_global_model(rows, finished):
-    samples = Samples(finished)
+    samples = ClientSamples(finished)
     for trial in finished.trials:
         expected = [evaluate(finished.assembly.task, trial.server.params, samples.test(k))[1] for k in range(6)]
         assert list(rows[0].clients[trial.seed].values()) == expected
@@ -68,7 +66,7 @@ def test_the_first_line_is_the_global_model(rows, finished):
 
 def test_fine_tuning_is_plain_sgd_on_the_clients_own_data(finished):
     task, params, client = finished.assembly.task, finished.trials[0].server.params, 4
-    alone = Alone(finished, 2, finished.assembly.parts)
+    alone = LocalTrainer(finished, 2, finished.assembly.parts)
     plan = alone.feed.plan([3], 9, [client])
     steps = [BatchPlan(*(t[0, s][plan.mask[0, s]] for t in plan)) for s in range(plan.mask.shape[1])]
     assert sum(int(step.mask.sum()) for step in steps) == 2 * len(finished.assembly.parts[client])
@@ -81,7 +79,7 @@ def test_fine_tuning_is_plain_sgd_on_the_clients_own_data(finished):
 
 def test_clients_may_start_from_different_models(finished):
     params = finished.trials[0].server.params
-    alone = Alone(finished, 1, finished.assembly.parts)
+    alone = LocalTrainer(finished, 1, finished.assembly.parts)
     apart = [alone.train(0, 0, [k], [params + k], 0.1)[0] for k in (1, 2)]
     together = alone.train(0, 0, [1, 2], [params + 1, params + 2], 0.1)
     assert torch.allclose(torch.stack(apart), torch.stack(together), atol=1e-4)
@@ -89,16 +87,16 @@ def test_clients_may_start_from_different_models(finished):
 
 def test_local_only_is_a_federation_of_one(finished):
     """As many rounds as the average client takes part in, from the initial model, at the run's learning rates."""
-    assert rounds_alone(finished) == 2
+    assert mean_participations(finished) == 2
     start = finished.assembly.starts[0]
-    alone = Alone(finished, 1, finished.assembly.parts)
+    alone = LocalTrainer(finished, 1, finished.assembly.parts)
     first = alone.train(3, 0, [2], [start], 0.1)
     second = alone.train(3, 1, [2], first, 0.1)
-    assert torch.equal(local_only(finished, alone, 3, [2], start)[0], second[0])
+    assert torch.equal(train_local_only(finished, alone, 3, [2], start)[0], second[0])
 
 
 def test_tests_follow_the_clients_labels(finished):
-    samples, data = Samples(finished), finished.assembly.dataset
+    samples, data = ClientSamples(finished), finished.assembly.dataset
     for client, rows in enumerate(finished.assembly.parts):
         mine = np.bincount(data.y[rows], minlength=10) / len(rows)
         tested = np.bincount(samples.test(client).y, minlength=10)
@@ -107,7 +105,7 @@ def test_tests_follow_the_clients_labels(finished):
 
 
 def test_held_out_samples_are_not_kept(finished):
-    samples = Samples(finished)
+    samples = ClientSamples(finished)
     for rows, kept, held in zip(samples.all, samples.kept, samples.held, strict=True):
         assert len(held) == len(rows) // 5
         assert np.array_equal(np.sort(np.concatenate([kept, held])), rows)
@@ -116,7 +114,7 @@ def test_held_out_samples_are_not_kept(finished):
 def test_a_single_sample_is_kept(finished):
     parts = [np.array([7]), np.array([1, 2])]
     two = finished._replace(assembly=finished.assembly._replace(parts=parts))
-    samples = Samples(two)
+    samples = ClientSamples(two)
     assert [len(kept) for kept in samples.kept] == [1, 1]
     assert [len(held) for held in samples.held] == [0, 1]
 

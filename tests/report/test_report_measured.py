@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 import pytest
 
-from fedflat.flatness.settings import Settings, What
+from fedflat.flatness.finished_run import AnalysisSettings, MeasurementName
 from fedflat.report.contents import Contents, contents
 from fedflat.report.measured import USES
 from fedflat.report.page import report
@@ -90,8 +90,8 @@ def test_runs_that_do_not_compare_anyway_need_no_word(make_run: MakeRun, analyse
 
 
 def test_settings_that_count_are_settings_of_analyse() -> None:
-    assert {key for keys in USES.values() for key in keys} <= {*Settings.__dataclass_fields__}
-    assert {*USES} == {*get_args(What)}
+    assert {key for keys in USES.values() for key in keys} <= {*AnalysisSettings.__dataclass_fields__}
+    assert {*USES} == {*get_args(MeasurementName)}
 
 
 RANDOM, EIGEN = "two random filter-normalised directions", "each model's two top eigenvectors"

@@ -2,46 +2,67 @@
 
 from __future__ import annotations
 
-from fedflat.flatness.analyse import Analysed, analyse
-from fedflat.flatness.data import Data, cut, join
-from fedflat.flatness.discrepancy import Discrepancy, Sharpness, discrepancy, sharpness
-from fedflat.flatness.eigen import Eigen, largest, power
-from fedflat.flatness.hessian import Hessian
-from fedflat.flatness.landscape import Surface, random_directions, surface
-from fedflat.flatness.local import LocalGlobal, local_and_global
-from fedflat.flatness.lpf import LowPass, low_pass
-from fedflat.flatness.path import Line, along, barrier, between
-from fedflat.flatness.settings import Settings
-from fedflat.flatness.spectrum import Spectrum, Trace, spectrum, trace
+from fedflat.flatness.analyse import Analysis, analyse_runs
+from fedflat.flatness.finished_run import AnalysisSettings
+from fedflat.flatness.hessian import (
+    Eigenpairs,
+    Hessian,
+    SpectralDensity,
+    TraceEstimate,
+    hessian_trace,
+    largest_eigenpairs,
+    power_iteration,
+    spectral_density,
+)
+from fedflat.flatness.landscape import (
+    LossLine,
+    LossSurface,
+    loss_along,
+    loss_barrier,
+    loss_between,
+    loss_surface,
+    random_directions,
+)
+from fedflat.flatness.objective import Objective, join_objectives, make_objective
+from fedflat.flatness.sharpness import (
+    FlatnessDiscrepancy,
+    LocalGlobalCurvature,
+    LowPassLoss,
+    WorstCaseSharpness,
+    flatness_discrepancy,
+    local_and_global_curvature,
+    low_pass_loss,
+    worst_case_sharpness,
+)
 
 __all__ = [
-    "Analysed",
-    "Data",
-    "Discrepancy",
-    "Eigen",
+    "Analysis",
+    "AnalysisSettings",
+    "Eigenpairs",
+    "FlatnessDiscrepancy",
     "Hessian",
-    "Line",
-    "LocalGlobal",
-    "LowPass",
-    "Settings",
-    "Sharpness",
-    "Spectrum",
-    "Surface",
-    "Trace",
-    "along",
-    "analyse",
-    "barrier",
-    "between",
-    "cut",
-    "discrepancy",
-    "join",
-    "largest",
-    "local_and_global",
-    "low_pass",
-    "power",
+    "LocalGlobalCurvature",
+    "LossLine",
+    "LossSurface",
+    "LowPassLoss",
+    "Objective",
+    "SpectralDensity",
+    "TraceEstimate",
+    "WorstCaseSharpness",
+    "analyse_runs",
+    "flatness_discrepancy",
+    "hessian_trace",
+    "join_objectives",
+    "largest_eigenpairs",
+    "local_and_global_curvature",
+    "loss_along",
+    "loss_barrier",
+    "loss_between",
+    "loss_surface",
+    "low_pass_loss",
+    "make_objective",
+    "power_iteration",
     "random_directions",
-    "sharpness",
-    "spectrum",
-    "surface",
-    "trace",
+    "spectral_density",
+    "worst_case_sharpness",
 ]

@@ -14,7 +14,7 @@ from torch import nn
 
 from fedflat.errors import UserError
 from fedflat.flower import client
-from fedflat.flower.config import Federation, from_run_config
+from fedflat.flower.config import FederationOptions, from_run_config
 from fedflat.flower.server import serve
 from fedflat.runs.experiment import Experiment
 
@@ -42,19 +42,19 @@ def client_app(model: Model | None = None) -> ClientApp:
 
     @app.query()
     def query(message: Message, context: Context) -> Message:
-        return client.greet(_read(context, model)[0], message, context)
+        return client.answer_hello(_read(context, model)[0], message, context)
 
     @app.train("open")
     def train(message: Message, context: Context) -> Message:
-        return client.train(_read(context, model)[0], message, context)
+        return client.train_client(_read(context, model)[0], message, context)
 
     @app.train(mods=[secaggplus_mod])
     def train_in_secret(message: Message, context: Context) -> Message:
-        return client.train_in_secret(_read(context, model)[0], message, context)
+        return client.train_client_masked(_read(context, model)[0], message, context)
 
     return app
 
 
-def _read(context: Context, model: Model | None) -> tuple[Experiment, Federation]:
+def _read(context: Context, model: Model | None) -> tuple[Experiment, FederationOptions]:
     experiment, federation = from_run_config(context.run_config)
     return (dataclasses.replace(experiment, model=model) if model else experiment), federation

@@ -17,11 +17,11 @@ from fedflat.probes import refuse_probes
 from fedflat.runs.config import experiment_from_dict, experiment_to_dict
 from fedflat.runs.experiment import Experiment
 
-Value = bool | int | float | str
+ConfigValue = bool | int | float | str
 
 
 @dataclass(frozen=True, kw_only=True)
-class Federation:
+class FederationOptions:
     """What a federation needs besides the experiment."""
 
     out: str = "run"
@@ -43,7 +43,7 @@ class Federation:
 @contextmanager
 def keys_for_flags() -> Iterator[None]:
     """Let refusals of the federation's own options name Flower's keys: federation.out for --out."""
-    keys = {flag(field.name): f"federation.{field.name}" for field in fields(Federation)}
+    keys = {flag(field.name): f"federation.{field.name}" for field in fields(FederationOptions)}
     try:
         yield
     except UserError as error:
@@ -53,7 +53,7 @@ def keys_for_flags() -> Iterator[None]:
         raise UserError(f"{keys[option]}{space}{rest}") from None
 
 
-def to_run_config(experiment: Experiment, federation: Federation) -> dict[str, Value]:
+def to_run_config(experiment: Experiment, federation: FederationOptions) -> dict[str, ConfigValue]:
     """Both as flat keys and plain values."""
     values = experiment_to_dict(experiment)
     if experiment.probes:
@@ -68,7 +68,7 @@ def to_run_config(experiment: Experiment, federation: Federation) -> dict[str, V
     return flat | dict(_flatten(values | {"federation": asdict(federation)}))
 
 
-def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Value]]:
+def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, ConfigValue]]:
     for name, value in values.items():
         if isinstance(value, Mapping):
             yield from _flatten(value, f"{prefix}{name}.")
@@ -78,7 +78,7 @@ def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
             yield f"{prefix}{name}", value
 
 
-def from_run_config(flat: Mapping[str, Value]) -> tuple[Experiment, Federation]:
+def from_run_config(flat: Mapping[str, ConfigValue]) -> tuple[Experiment, FederationOptions]:
     """The inverse; everything is checked as if it came from the command line."""
     values: dict[str, Any] = {}
     for key, value in flat.items():
@@ -98,7 +98,7 @@ def from_run_config(flat: Mapping[str, Value]) -> tuple[Experiment, Federation]:
     return experiment, own
 
 
-def check_reachable(own: Federation, cohort: int, clients: int) -> None:
+def check_reachable(own: FederationOptions, cohort: int, clients: int) -> None:
     """Refuse to wait for nodes or replies of which there can never be so many."""
     if own.min_nodes > clients:
         raise UserError(f"federation.min_nodes {own.min_nodes}: must be at most the number of clients, {clients}")
@@ -106,7 +106,7 @@ def check_reachable(own: Federation, cohort: int, clients: int) -> None:
         raise UserError(f"federation.min_replies {own.min_replies}: must be at most the cohort, {cohort}")
 
 
-def _check_secure(experiment: Experiment, own: Federation) -> None:
+def _check_secure(experiment: Experiment, own: FederationOptions) -> None:
     """A mean of one reply is that reply, and there is one mean only."""
     if experiment.weights != "uniform":
         raise UserError(f"--weights {experiment.weights}: must be uniform with federation.secure, which gives one mean")
@@ -115,12 +115,12 @@ def _check_secure(experiment: Experiment, own: Federation) -> None:
             raise UserError(f"{name} {value}: must be at least 2 with federation.secure, which hides no one alone")
 
 
-def _federation(own: Mapping[str, Value]) -> Federation:
-    known = [field.name for field in fields(Federation)]
+def _federation(own: Mapping[str, ConfigValue]) -> FederationOptions:
+    known = [field.name for field in fields(FederationOptions)]
     for key in own:
         if key not in known:
             raise UserError(f"run config: unknown key 'federation.{key}'{near_miss(key, known)}")
-    federation = Federation(**own)  # type: ignore[arg-type]
+    federation = FederationOptions(**own)  # type: ignore[arg-type]
     with keys_for_flags():
         check(federation)
     return federation

@@ -9,7 +9,7 @@ from pathlib import Path
 from string import Template
 
 from fedflat.errors import UserError
-from fedflat.flower.config import Federation, Value, to_run_config
+from fedflat.flower.config import ConfigValue, FederationOptions, to_run_config
 from fedflat.runs.experiment import Experiment
 
 COPIED = {name: name for name in ("server_app.py", "client_app.py", "make_certificates.py", "flower.env")}
@@ -40,7 +40,7 @@ def write_app(folder: Path, experiment: Experiment) -> None:
     """Write the app; a folder that holds anything is left alone."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"flower new {folder}: exists and is not an empty folder; choose another")
-    config, template = to_run_config(experiment, Federation()), files("fedflat.flower") / "template"
+    config, template = to_run_config(experiment, FederationOptions()), files("fedflat.flower") / "template"
     texts = {target: (template / name).read_text(encoding="utf-8") for name, target in COPIED.items()}
     texts["pyproject.toml"] = PROJECT + toml(config)
     texts["README.md"] = _readme((template / "README.md").read_text(encoding="utf-8"), config)
@@ -49,18 +49,18 @@ def write_app(folder: Path, experiment: Experiment) -> None:
         (folder / name).write_text(text, encoding="utf-8")
 
 
-def toml(config: Mapping[str, Value]) -> str:
+def toml(config: Mapping[str, ConfigValue]) -> str:
     """Flat keys and plain values as TOML, whose dotted keys are the levels."""
     return "".join(f"{key} = {_value(value)}\n" for key, value in config.items())
 
 
-def _value(value: Value) -> str:
+def _value(value: ConfigValue) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
 
 
-def _readme(text: str, config: Mapping[str, Value]) -> str:
+def _readme(text: str, config: Mapping[str, ConfigValue]) -> str:
     clients = int(config["clients"])
     return Template(text).substitute(
         clients=clients,

@@ -15,10 +15,9 @@ from torch import Tensor
 
 from fedflat.core.state import ClientStore, pack_state
 from fedflat.engine.rounds import Trial
-from fedflat.flower.config import Federation, check_reachable, keys_for_flags
-from fedflat.flower.fleet import Fleet
-from fedflat.flower.journal import Journal
-from fedflat.flower.remote import Remote, Seen
+from fedflat.flower.config import FederationOptions, check_reachable, keys_for_flags
+from fedflat.flower.engine import FlowerEngine, LastReply
+from fedflat.flower.nodes import ClientLog, Nodes
 from fedflat.methods.differential_privacy import describe_privacy, privacy_spent, set_noise_key
 from fedflat.runs.build import RunParts, build_run, load_run_dataset
 from fedflat.runs.config import dump_experiment
@@ -29,26 +28,26 @@ from fedflat.runs.train import Training
 
 
 @keys_for_flags()
-def serve(experiment: Experiment, federation: Federation, grid: Grid) -> Result:
+def serve(experiment: Experiment, federation: FederationOptions, grid: Grid) -> Result:
     """Train until the last round, from the checkpoint in the run's folder where there is one.
 
     A round takes seconds and a checkpoint milliseconds, so there is one after every round.
     """
     experiment = dataclasses.replace(experiment, checkpoint_every=1)
-    assembly, path = reception(experiment), Path(federation.out)
+    assembly, path = build_server(experiment), Path(federation.out)
     check_reachable(federation, experiment.cohort, len(assembly.parts))
     folder = RunFolder(path, dump_experiment(experiment), resume=True)
     try:
-        journal = Journal(path / "clients.jsonl", _name(path / "checkpoint" / "name"))
-        fleet = Fleet(grid, assembly.feed.counts, federation.round_timeout, journal)
-        engine = Remote(experiment, federation, assembly, fleet, journal)
-        training = Training(experiment, assembly, folder, engine, [Sealed(experiment, assembly)])
+        journal = ClientLog(path / "clients.jsonl", _run_name(path / "checkpoint" / "name"))
+        fleet = Nodes(grid, assembly.feed.counts, federation.round_timeout, journal)
+        engine = FlowerEngine(experiment, federation, assembly, fleet, journal)
+        training = Training(experiment, assembly, folder, engine, [FederationTrial(experiment, assembly)])
         return _train(training, journal, path)
     finally:
         folder.close()
 
 
-def _train(training: Training, journal: Journal, path: Path) -> Result:
+def _train(training: Training, journal: ClientLog, path: Path) -> Result:
     """The remaining rounds, and what they have cost."""
     experiment, clients = training.experiment, len(training.assembly.parts)
     journal.say(f"training from round {training.round + 1} of {experiment.rounds}, in {path.resolve()}")
@@ -60,7 +59,7 @@ def _train(training: Training, journal: Journal, path: Path) -> Result:
     return result
 
 
-class Sealed(Trial):
+class FederationTrial(Trial):
     """A federation's trial: what was seen of clients instead of their states, and noise that no one can take off.
 
     The key of the noise is in memory only. Every start of the server draws another: a round that is played again with
@@ -69,7 +68,7 @@ class Sealed(Trial):
 
     def __init__(self, experiment: Experiment, assembly: RunParts) -> None:
         super().__init__(experiment.seeds[0], experiment.method, assembly.starts[0])
-        self.clients = ClientStore(Seen(torch.tensor(-1)))
+        self.clients = ClientStore(LastReply(torch.tensor(-1)))
         self.server = set_noise_key(self.server, secrets.randbits(96))
 
     def pack(self) -> dict[str, Tensor]:
@@ -84,7 +83,7 @@ class Sealed(Trial):
         self.server = set_noise_key(self.server, secrets.randbits(96))
 
 
-def reception(experiment: Experiment) -> RunParts:
+def build_server(experiment: Experiment) -> RunParts:
     """What the server needs: the model and test data, but no client's samples."""
     dataset = load_run_dataset(experiment)
     natural = dataset.owner is not None and experiment.partition in ("auto", "natural")
@@ -92,7 +91,7 @@ def reception(experiment: Experiment) -> RunParts:
     return build_run(experiment, dataset, [np.empty(0, np.int64)] * population)
 
 
-def _name(path: Path) -> str:
+def _run_name(path: Path) -> str:
     """Drawn once and kept beside the checkpoint: a run goes on under it with another engine or in another place."""
     if not path.exists():
         write_atomically(path, f"{secrets.randbits(64):016x}")

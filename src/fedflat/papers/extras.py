@@ -67,13 +67,15 @@ def measure(folder: Path, measures: Collection[str], seeds: Iterable[int], devic
 
 def _analyse(folder: Path, measures: Collection[str], device: Device, found: Found) -> None:
     """λ1 by power iteration, as FedGloSS has it, unless λ5 is wanted too."""
-    from fedflat.flatness import analyse
-    from fedflat.flatness.settings import Settings
+    from fedflat.flatness import analyse_runs
+    from fedflat.flatness.finished_run import AnalysisSettings
 
     what: Any = tuple(dict.fromkeys(ANALYSED[m][0] for m in measures))
     five = "ratio" in measures
-    settings = Settings(what=what, solver="lanczos" if five else "power", top=5 if five else 1, probes=2, device=device)
-    (documents,) = analyse([folder], settings).documents.values()
+    settings = AnalysisSettings(
+        what=what, solver="lanczos" if five else "power", top=5 if five else 1, probes=2, device=device
+    )
+    (documents,) = analyse_runs([folder], settings).documents.values()
     for measure, (name, number) in ((m, ANALYSED[m]) for m in measures):
         for seed, numbers in documents.get(name, {}).get("seeds", {}).items():
             found[int(seed)][measure] = numbers[number]
@@ -81,7 +83,7 @@ def _analyse(folder: Path, measures: Collection[str], device: Device, found: Fou
 
 def _personalise(folder: Path, measures: Collection[str], found: Found) -> None:
     """Mean accuracies of clients, in percent."""
-    from fedflat.personal.measure import personalise
+    from fedflat.personal.fine_tuning import personalise
 
     rows = personalise(folder, epochs=(1, 5), alone="alone" in measures)
     for measure in measures:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedflat.personal.measure import Row, personalise
+from fedflat.personal.fine_tuning import AccuracyRow, personalise
 from fedflat.personal.table import personalise_command
 
-__all__ = ["Row", "personalise", "personalise_command"]
+__all__ = ["AccuracyRow", "personalise", "personalise_command"]

@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from fedflat.personal.measure import Row, personalise
+from fedflat.personal.fine_tuning import AccuracyRow, personalise
 from fedflat.runs.folder import write_atomically
 
 
@@ -26,7 +26,7 @@ def personalise_command(
     print(f"accuracy of every client in {out}")
 
 
-def table(rows: Sequence[Row]) -> Table:
+def table(rows: Sequence[AccuracyRow]) -> Table:
     """One line per scheme and number of epochs."""
     clients = sum(len(seed) for seed in rows[0].clients.values())
     caption = (

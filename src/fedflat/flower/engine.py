@@ -1,9 +1,9 @@
-"""The engine whose clients are nodes: send each its message, judge the replies, average those that are good."""
+"""The engine whose clients are nodes: send each its message, validate the replies, average the valid ones."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from flwr.app import RecordDict
@@ -11,31 +11,68 @@ from torch import Tensor
 
 from fedflat.core.local_training import example_messages
 from fedflat.core.state import pack_state, stack_states, unpack_state
+from fedflat.core.vectors import norm
 from fedflat.engine.rounds import CohortJob, TrainedCohort, average_replies, choose_cohort
 from fedflat.errors import UserError
-from fedflat.flower.classes import class_names
-from fedflat.flower.config import Federation
-from fedflat.flower.fleet import Fleet
-from fedflat.flower.journal import Journal
-from fedflat.flower.judge import Good, judge
-from fedflat.flower.order import Order, kind
-from fedflat.flower.secure import summed
-from fedflat.flower.wire import record
+from fedflat.flower.client import class_names
+from fedflat.flower.config import FederationOptions
+from fedflat.flower.messages import ClientInfo, TrainRequest, record_of, record_to_state, sample_kind
+from fedflat.flower.nodes import ClientLog, Nodes
+from fedflat.flower.secure_aggregation import secure_mean
 from fedflat.runs.build import RunParts
 from fedflat.runs.experiment import Experiment
 
 
-class Seen(NamedTuple):
+class ValidReply(NamedTuple):
+    """A reply that is taken."""
+
+    reply: Any
+    facts: ClientInfo
+
+
+def validate_reply(content: RecordDict, client: int, like: Any, model: Tensor, max_ratio: float) -> ValidReply:
+    """The reply in `content`; raises ValueError that says why it is refused.
+
+    Names, shapes and types must be those of `like`, all values finite, and no tensor longer than max_ratio times the
+    model (or than max_ratio, where the model is shorter than 1).
+    """
+    if "reply" not in content.array_records or "facts" not in content.metric_records:
+        raise ValueError(f"it holds {', '.join(content) or 'nothing'} instead of reply, facts")
+    facts = ClientInfo.read(content["facts"])
+    if facts.client != client:
+        raise ValueError(f"it is signed by client {facts.client}")
+    reply = record_to_state(content["reply"], like)
+    limit = max_ratio * max(1.0, float(norm(model)))
+    for name, tensor in pack_state(reply).items():
+        _check_reply(name, tensor, limit)
+    return ValidReply(reply, facts)
+
+
+def _check_reply(name: str, tensor: Tensor, limit: float) -> None:
+    bad = int((~torch.isfinite(tensor)).sum())
+    if bad:
+        raise ValueError(f"{name} has {bad} of {tensor.numel()} values that are not finite")
+    length = float(norm(tensor.reshape(-1).double()))
+    if length > limit:
+        raise ValueError(f"{name} has length {length:.3g}, more than the {limit:.3g} allowed")
+
+
+class LastReply(NamedTuple):
     """What the server remembers of a client: the turn of its last reply that was taken, -1 for none."""
 
     turn: Tensor
 
 
-class Remote:
+class FlowerEngine:
     """Clients on nodes. Their states stay there; `job.states` holds what was `Seen` of each instead."""
 
     def __init__(
-        self, experiment: Experiment, federation: Federation, assembly: RunParts, fleet: Fleet, journal: Journal
+        self,
+        experiment: Experiment,
+        federation: FederationOptions,
+        assembly: RunParts,
+        fleet: Nodes,
+        journal: ClientLog,
     ) -> None:
         self.experiment, self.federation, self.fleet, self.journal = experiment, federation, fleet, journal
         self.dataset = assembly.dataset
@@ -52,7 +89,7 @@ class Remote:
 
     def _train(self, job: CohortJob) -> TrainedCohort:
         """Ask until enough replies are good; those that are stay so, but a secret mean is asked of all anew."""
-        good: dict[int, Good] = {}
+        good: dict[int, ValidReply] = {}
         for _ in range(self.federation.attempts):
             clients = self._choose(job)
             if self.federation.secure:
@@ -77,39 +114,41 @@ class Remote:
             self.asked = [client for client in order if client in self.fleet.nodes][: self.experiment.cohort]
         return [client for client in self.asked if client in self.fleet.nodes]
 
-    def _ask(self, job: CohortJob, clients: Sequence[int]) -> dict[int, Good]:
+    def _ask(self, job: CohortJob, clients: Sequence[int]) -> dict[int, ValidReply]:
         """The replies that are good; what becomes of each is written down."""
-        sent, orders = record(job.message), self._orders(job, clients)
+        sent, orders = record_of(job.message), self._orders(job, clients)
         contents = {c: RecordDict({"message": sent, "order": order.record()}) for c, order in orders.items()}
         answers, good = self.fleet.send(contents, str(job.round + 1)), {}
         for client, content in answers.replies.items():
             try:
-                good[client] = judge(content, client, self.like, job.message.params, self.federation.max_ratio)
+                good[client] = validate_reply(content, client, self.like, job.message.params, self.federation.max_ratio)
             except ValueError as error:
                 answers.failures[client] = f"its reply is refused: {error}"
         self._report(job, good, answers.failures)
         return good
 
-    def _ask_for_the_mean(self, job: CohortJob, clients: Sequence[int]) -> dict[int, Good]:
+    def _ask_for_the_mean(self, job: CohortJob, clients: Sequence[int]) -> dict[int, ValidReply]:
         """The same where replies are masked: the mean stands for each of them."""
         client_at = {self.fleet.nodes[client]: client for client in clients}
         orders = {self.fleet.nodes[client]: order for client, order in self._orders(job, clients).items()}
         shapes = {name: tuple(tensor.shape) for name, tensor in pack_state(self.like).items()}
-        sent, timeout = record(job.message), self.federation.round_timeout
-        found = summed(self.fleet.grid, sent, orders, shapes, job.round + 1, timeout)
+        sent, timeout = record_of(job.message), self.federation.round_timeout
+        found = secure_mean(self.fleet.grid, sent, orders, shapes, job.round + 1, timeout)
         named = zip(pack_state(self.like).items(), found.mean, strict=False)
         mean = {name: torch.from_numpy(values).to(like).view_as(like) for (name, like), values in named}
-        good = {client_at[node]: Good(unpack_state(self.like, mean), facts) for node, facts in found.facts.items()}
+        good = {
+            client_at[node]: ValidReply(unpack_state(self.like, mean), facts) for node, facts in found.facts.items()
+        }
         self._report(job, good, {client_at[node]: reason for node, reason in found.failures.items()})
         return good
 
-    def _orders(self, job: CohortJob, clients: Sequence[int]) -> dict[int, Order]:
+    def _orders(self, job: CohortJob, clients: Sequence[int]) -> dict[int, TrainRequest]:
         turns = job.states.gather(clients).turn.tolist() if clients else []
         return {client: self._order(job, int(turn)) for client, turn in zip(clients, turns, strict=True)}
 
-    def _order(self, job: CohortJob, accepted: int) -> Order:
+    def _order(self, job: CohortJob, accepted: int) -> TrainRequest:
         data, turn = self.dataset, job.round * self.experiment.method.exchanges + job.exchange
-        return Order(
+        return TrainRequest(
             run=self.journal.run,
             seed=job.seed,
             round=job.round,
@@ -119,18 +158,18 @@ class Remote:
             population=job.population,
             classes=data.classes,
             names=self.names,
-            samples=kind(data),
+            samples=sample_kind(data),
             mean=list(data.mean),
             std=list(data.std),
         )
 
-    def _report(self, job: CohortJob, good: dict[int, Good], failures: dict[int, str]) -> None:
+    def _report(self, job: CohortJob, good: dict[int, ValidReply], failures: dict[int, str]) -> None:
         lost = {client: "its state was gone, it began afresh" for client, each in good.items() if each.facts.lost}
         for client in [*good, *failures]:
             note = failures.get(client) or lost.get(client, "")
             self.journal.write(job, client, self.fleet.name(client), client in good, note)
 
-    def _average(self, job: CohortJob, good: dict[int, Good]) -> TrainedCohort:
+    def _average(self, job: CohortJob, good: dict[int, ValidReply]) -> TrainedCohort:
         """Means over the good replies, in the order in which a simulation would sum them."""
         order = choose_cohort(job.seed, job.round, job.population, job.population)
         clients = [client for client in order if client in good]
@@ -138,6 +177,6 @@ class Remote:
         values = examples if self.experiment.weights == "examples" else [1] * len(clients)
         weights = torch.tensor(values, dtype=job.weights.dtype, device=job.weights.device)
         turn = job.round * self.experiment.method.exchanges + job.exchange
-        job.states.scatter(clients, Seen(torch.full((len(clients),), turn)))
+        job.states.scatter(clients, LastReply(torch.full((len(clients),), turn)))
         replies = stack_states([good[client].reply for client in clients])
         return TrainedCohort(average_replies(replies, job._replace(clients=clients, weights=weights)), torch.empty(0))

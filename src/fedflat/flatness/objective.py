@@ -1,20 +1,57 @@
-"""The samples on which a loss surface is measured, and the loss there: of one model, or of many at once."""
+"""The loss F(w) that is analysed: on which samples, in which precision, at one point or many; and random vectors."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import reduce
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.func import grad_and_value, vmap
 
-from fedflat.core.random import hash_words, purpose_key
+from fedflat.core.random import hash_words, mix_bits, purpose_key, uniform_from
 from fedflat.core.task import Batch, Task
-from fedflat.flatness.precision import full_precision
 from fedflat.progress import with_bar
+
+
+@contextmanager
+def full_precision() -> Iterator[None]:
+    """No TF32: its rounding of 10⁻³ is as large as most eigenvalues of a trained network relative to the first."""
+    backends: list[Any] = [torch.backends.cuda.matmul, torch.backends.cudnn]
+    before = [backend.allow_tf32 for backend in backends]
+    try:
+        for backend in backends:
+            backend.allow_tf32 = False
+        yield
+    finally:
+        for backend, allowed in zip(backends, before, strict=True):
+            backend.allow_tf32 = allowed
+
+
+def _noise_keys(like: Tensor, seed: int, use: str, number: int) -> Tensor:
+    """One random word for each entry of `like`."""
+    return hash_words(int(hash_words(seed, purpose_key(use), number)), torch.arange(len(like), device=like.device))
+
+
+def gaussian_noise(like: Tensor, seed: int, use: str, number: int) -> Tensor:
+    """ε ~ N(0, I) of the shape, type and device of the vector `like`: √(−2 ln u) cos 2πv (Box and Muller, 1958)."""
+    key = _noise_keys(like, seed, use, number)
+    u, v = (uniform_from(k, torch.float64) for k in (key, mix_bits(key)))
+    return ((-2 * torch.log1p(-u)).sqrt() * torch.cos(2 * math.pi * v)).to(like.dtype)
+
+
+def random_signs(like: Tensor, seed: int, use: str, number: int) -> Tensor:
+    """±1 with equal probability (Rademacher)."""
+    return torch.where(_noise_keys(like, seed, use, number) < 0, -1.0, 1.0).to(like.dtype)
+
+
+def uniform_noise(like: Tensor, seed: int, use: str, number: int) -> Tensor:
+    """Numbers in [0, 1)."""
+    return uniform_from(_noise_keys(like, seed, use, number), like.dtype)
+
 
 BATCH = 1000  # samples per pass: second derivatives of the FedAvg CNN then take about 3 GB
 
@@ -25,7 +62,7 @@ COARSE = 10_000  # samples per pass on a GPU where no gradient is kept
 TOGETHER = 1500  # samples times models in one vmapped pass; more is slower on a CPU and no faster on a GPU
 
 
-class Data(NamedTuple):
+class Objective(NamedTuple):
     """Batches and the share of all samples that each holds; F(w) = Σ_b share_b · loss(w, batch_b)."""
 
     batches: tuple[Batch, ...]
@@ -37,7 +74,7 @@ class Data(NamedTuple):
         parts = zip(self.batches, self.shares, strict=True)
         return reduce(torch.add, (share * function(batch) for batch, share in parts))
 
-    def coarse(self, most: int = COARSE) -> Data:
+    def coarse(self, most: int = COARSE) -> Objective:
         """The same mean over samples with batches of up to `most`, where these weigh the same."""
         batches, shares = [self.batches[0]], [self.shares[0]]
         for batch, share in zip(self.batches[1:], self.shares[1:], strict=True):
@@ -49,7 +86,7 @@ class Data(NamedTuple):
             else:
                 batches.append(batch)
                 shares.append(share)
-        return Data(tuple(batches), tuple(shares), self.label)
+        return Objective(tuple(batches), tuple(shares), self.label)
 
     def samples(self) -> int:
         """How many there are."""
@@ -60,22 +97,22 @@ class Data(NamedTuple):
         return max(1, TOGETHER // max(len(batch.y) for batch in self.batches))
 
 
-def cut(samples: Batch, size: int = BATCH, label: str = "") -> Data:
+def make_objective(samples: Batch, size: int = BATCH, label: str = "") -> Objective:
     """Samples as batches of at most `size`."""
     count = len(samples.y)
     parts = [slice(start, start + size) for start in range(0, count, size)]
     batches = [Batch(samples.x[part], samples.y[part], samples.mask[part], None) for part in parts]
-    return Data(tuple(batches), tuple(len(batch.y) / count for batch in batches), label)
+    return Objective(tuple(batches), tuple(len(batch.y) / count for batch in batches), label)
 
 
-def join(parts: Sequence[Data], weights: Sequence[float], label: str = "") -> Data:
+def join_objectives(parts: Sequence[Objective], weights: Sequence[float], label: str = "") -> Objective:
     """One objective F = Σ_i weight_i F_i from several; weights are normalised."""
     total = sum(weights)
     shares = [w / total * share for part, w in zip(parts, weights, strict=True) for share in part.shares]
-    return Data(tuple(batch for part in parts for batch in part.batches), tuple(shares), label)
+    return Objective(tuple(batch for part in parts for batch in part.batches), tuple(shares), label)
 
 
-def pick(samples: Batch, count: int | None, seed: int) -> Batch:
+def pick_samples(samples: Batch, count: int | None, seed: int) -> Batch:
     """`count` of the samples at random, all where there are no more."""
     if count is None or count >= len(samples.y):
         return samples
@@ -86,14 +123,14 @@ def pick(samples: Batch, count: int | None, seed: int) -> Batch:
 
 @torch.no_grad()
 @full_precision()
-def loss(task: Task, w: Tensor, data: Data) -> Tensor:
+def mean_loss(task: Task, w: Tensor, data: Objective) -> Tensor:
     """F(w)."""
     return data.mean(lambda batch: task.loss(w, batch))
 
 
 @torch.no_grad()
 @full_precision()
-def score(task: Task, w: Tensor, data: Data) -> dict[str, float]:
+def loss_and_accuracy(task: Task, w: Tensor, data: Objective) -> dict[str, float]:
     """F(w) and the share of samples that the model w takes for what they are."""
 
     def both(batch: Batch) -> Tensor:
@@ -107,7 +144,7 @@ def score(task: Task, w: Tensor, data: Data) -> dict[str, float]:
 
 @torch.no_grad()
 @full_precision()
-def loss_and_gradient(task: Task, w: Tensor, data: Data) -> tuple[Tensor, Tensor]:
+def loss_and_gradient(task: Task, w: Tensor, data: Objective) -> tuple[Tensor, Tensor]:
     """F(w) and ∇F(w) in one pass over the data."""
 
     def both(batch: Batch) -> Tensor:
@@ -120,14 +157,14 @@ def loss_and_gradient(task: Task, w: Tensor, data: Data) -> tuple[Tensor, Tensor
 
 @torch.no_grad()
 @full_precision()
-def losses(task: Task, points: Tensor, data: Data) -> Tensor:
+def losses_at(task: Task, points: Tensor, data: Objective) -> Tensor:
     """F at each row of `points`, evaluated side by side."""
     if len(points) == 1:  # vmap would make grouped convolutions of plain ones
-        return loss(task, points[0], data)[None]
+        return mean_loss(task, points[0], data)[None]
     return data.mean(lambda batch: vmap(task.loss, in_dims=(0, None))(points, batch))
 
 
-def looks_across(model: nn.Module) -> bool:
+def mixes_samples(model: nn.Module) -> bool:
     """Whether a sample's loss may depend on the others of its batch, so that other batches are another objective."""
     batch_norm = nn.modules.batchnorm._BatchNorm
     return getattr(model, "takes_batch", False) or any(isinstance(layer, batch_norm) for layer in model.modules())
@@ -135,10 +172,10 @@ def looks_across(model: nn.Module) -> bool:
 
 @torch.no_grad()
 def losses_in_plane(
-    task: Task, origin: Tensor, directions: Tensor, coordinates: Tensor, data: Data, what: str = ""
+    task: Task, origin: Tensor, directions: Tensor, coordinates: Tensor, data: Objective, what: str = ""
 ) -> Tensor:
     """F(origin + Σ_k coordinates[g, k] · directions[k]) for each g; points are formed a few at a time."""
-    if origin.is_cuda and not looks_across(task.model):  # a GPU is busy only with many samples
+    if origin.is_cuda and not mixes_samples(task.model):  # a GPU is busy only with many samples
         data = data.coarse()
     parts = with_bar(coordinates.to(origin).split(data.lanes()), f"{data.label} {what}")
-    return torch.cat([losses(task, origin + (part[..., None] * directions).sum(1), data) for part in parts])
+    return torch.cat([losses_at(task, origin + (part[..., None] * directions).sum(1), data) for part in parts])

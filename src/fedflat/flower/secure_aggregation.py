@@ -23,11 +23,10 @@ from flwr.server.workflow import SecAggPlusWorkflow
 from flwr.server.workflow.constant import MAIN_CONFIGS_RECORD, MAIN_PARAMS_RECORD, Key
 from flwr.serverapp import Grid
 
-from fedflat.flower.errand import pauses
-from fedflat.flower.order import Facts, Order
-from fedflat.flower.wire import decoded
+from fedflat.flower.messages import ClientInfo, TrainRequest, decode_npy
+from fedflat.flower.nodes import polling_pauses
 
-RANGE = 128.0
+CLIP_RANGE = 128.0
 
 
 LEVELS, MODULUS = 2**30, 2**48  # Flower rounds to 32 bits and adds up in 64
@@ -36,16 +35,16 @@ LEVELS, MODULUS = 2**30, 2**48  # Flower rounds to 32 bits and adds up in 64
 SHARE = 0.51  # of the clients must stay to the end
 
 
-class Brisk:
+class PollingGrid:
     """The one function of a grid that SecAgg+ uses, without its pauses of 3 s and without bad masked replies."""
 
-    def __init__(self, grid: Grid, result: Summed) -> None:
+    def __init__(self, grid: Grid, result: MeanOnlyStrategy) -> None:
         self.grid, self.result = grid, result
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float) -> list[Message]:
         """The replies that come in time, errors among them."""
         sent = list(messages)
-        waiting, end, pause = set(self.grid.push_messages(sent)), time.monotonic() + timeout, pauses()
+        waiting, end, pause = set(self.grid.push_messages(sent)), time.monotonic() + timeout, polling_pauses()
         replies = list(self.grid.pull_messages(list(waiting)))
         while (waiting := waiting - {r.metadata.reply_to_message_id for r in replies}) and time.monotonic() < end:
             time.sleep(next(pause))
@@ -54,17 +53,19 @@ class Brisk:
         return [reply for reply in replies if not masked or reply.has_error() or self.result.takes(reply)]
 
 
-class Summed:
+class MeanOnlyStrategy:
     """What SecAgg+ asks of a strategy: whom to send what, and a place for the mean.
 
     `shapes` are those of a reply's arrays. Nodes in `failures` have no part in the mean.
     """
 
-    def __init__(self, sent: ArrayRecord, orders: Mapping[int, Order], shapes: Mapping[str, tuple[int, ...]]) -> None:
+    def __init__(
+        self, sent: ArrayRecord, orders: Mapping[int, TrainRequest], shapes: Mapping[str, tuple[int, ...]]
+    ) -> None:
         self.sent, self.orders = sent, orders
         self.shapes = {"its weight": (1,)} | {name: shape or (1,) for name, shape in shapes.items()}
         self.mean: list[np.ndarray] = []
-        self.facts: dict[int, Facts] = {}
+        self.facts: dict[int, ClientInfo] = {}
         self.failures: dict[int, str] = dict.fromkeys(orders, "it did not finish secure aggregation")
 
     def configure_fit(self, *_: Any) -> list[tuple[Any, FitIns]]:
@@ -76,10 +77,10 @@ class Summed:
     def takes(self, reply: Message) -> bool:
         """Whether a masked reply is as it should be; the masks of one that is not are taken off as if it had left."""
         try:
-            Facts.read(reply.content["fitres.metrics"])
+            ClientInfo.read(reply.content["fitres.metrics"])
             masked: Any = reply.content[RECORD_KEY_CONFIGS][Protocol.MASKED_PARAMETERS]
             for (name, shape), data in zip(self.shapes.items(), masked, strict=True):
-                decoded(name, data, "int64", shape)
+                decode_npy(name, data, "int64", shape)
         except (KeyError, TypeError, ValueError) as error:
             self.failures[reply.metadata.src_node_id] = f"its reply is refused: {error}"
             return False
@@ -88,21 +89,21 @@ class Summed:
     def aggregate_fit(self, round: int, results: list[Any], failures: Any) -> tuple[None, dict[str, Any]]:
         """Every result holds the mean; each node's facts are its own."""
         self.mean = parameters_to_ndarrays(results[0][1].parameters)
-        self.facts = {node.node_id: Facts.read(result.metrics) for node, result in results}
+        self.facts = {node.node_id: ClientInfo.read(result.metrics) for node, result in results}
         self.failures = {node: reason for node, reason in self.failures.items() if node not in self.facts}
         return None, {}
 
 
-def summed(
+def secure_mean(
     grid: Grid,
     sent: ArrayRecord,
-    orders: Mapping[int, Order],
+    orders: Mapping[int, TrainRequest],
     shapes: Mapping[str, tuple[int, ...]],
     round: int,
     timeout: float,
-) -> Summed:
+) -> MeanOnlyStrategy:
     """Run the protocol; without a mean where too few nodes came to its end."""
-    result = Summed(sent, orders, shapes)
+    result = MeanOnlyStrategy(sent, orders, shapes)
     state = RecordDict({MAIN_CONFIGS_RECORD: ConfigRecord({Key.CURRENT_ROUND: round})})
     state[MAIN_PARAMS_RECORD] = ArrayRecord()
     context = LegacyContext(Context(0, 0, {}, state, {}), strategy=result)
@@ -110,26 +111,26 @@ def summed(
         num_shares=1.0,
         reconstruction_threshold=SHARE,
         max_weight=1.0,
-        clipping_range=RANGE,
+        clipping_range=CLIP_RANGE,
         quantization_range=LEVELS,
         modulus_range=MODULUS,
         timeout=timeout,
     )
     try:
-        protocol(Brisk(grid, result), context)
+        protocol(PollingGrid(grid, result), context)
     except Exception as error:  # Flower takes keys and shares as they come; no client may end the run with a bad one
         result.failures = dict.fromkeys(orders, f"secure aggregation broke off ({type(error).__name__}: {error})")
     return result
 
 
-def opened(content: RecordDict, names: Iterable[str]) -> RecordDict:
+def open_request(content: RecordDict, names: Iterable[str]) -> RecordDict:
     """What a client gets through SecAgg+, as it gets it otherwise."""
-    order = Order(**json.loads(str(content["fitins.config"]["order"])))
+    order = TrainRequest(**json.loads(str(content["fitins.config"]["order"])))
     arrays = zip(names, content["fitins.parameters"].values(), strict=True)
     return RecordDict({"message": ArrayRecord(dict(arrays)), "order": order.record()})
 
 
-def closed(content: RecordDict) -> RecordDict:
+def close_reply(content: RecordDict) -> RecordDict:
     """A client's reply as SecAgg+ takes it, all of equal weight. No one could refuse a bad one, so it is not sent."""
     return RecordDict(
         {
@@ -145,6 +146,6 @@ def _carried(name: str, array: Array) -> Array:
     """In 64 bits, since Flower adds RANGE before it rounds, and with an axis, since it gets scalars wrong."""
     values = np.atleast_1d(array.numpy().astype(np.float64))
     largest = float(np.abs(values).max())
-    if not largest <= RANGE:
-        raise ValueError(f"{name} has an entry of size {largest:.3g}, secure aggregation carries up to {RANGE:g}")
+    if not largest <= CLIP_RANGE:
+        raise ValueError(f"{name} has an entry of size {largest:.3g}, secure aggregation carries up to {CLIP_RANGE:g}")
     return Array(values)

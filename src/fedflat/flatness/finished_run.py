@@ -1,4 +1,4 @@
-"""A finished run, ready to be measured: its models, its samples, and the models its clients would send next."""
+"""A finished run, ready to be analysed: its models, its samples, and the models its clients would send next."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import math
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -24,17 +25,75 @@ from fedflat.data.augment import normalise
 from fedflat.engine.rounds import Trial, choose_cohort, play_round
 from fedflat.engine.sequential import Sequential
 from fedflat.errors import UserError
-from fedflat.flatness.data import Data, cut, pick, score
-from fedflat.flatness.settings import Settings
+from fedflat.flatness.objective import Objective, loss_and_accuracy, make_objective, pick_samples
+from fedflat.options import Count, Index, Range
 from fedflat.runs.config import experiment_to_dict, load_experiment
 from fedflat.runs.experiment import Experiment
 from fedflat.runs.read import TrainedRun, read_trained_run
 
+MeasurementName = Literal[
+    "hessian", "landscape", "lpf", "discrepancy", "barrier", "path", "spectrum", "local", "local-landscape"
+]
 
-class Subject:
+
+Length = Annotated[float, Range(0, 1e6, open=True)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnalysisSettings:
+    """Measure how flat the models of finished runs are; results go to analysis/ in each run's folder."""
+
+    what: tuple[MeasurementName, ...] = (
+        "hessian",
+        "landscape",
+        "lpf",
+        "discrepancy",
+        "barrier",
+        "path",
+        "spectrum",
+        "local",
+    )
+    """What to measure (docs/analysis.md)."""
+    on: Literal["test", "train"] = "test"
+    """Samples on which the global model is measured; training samples are not augmented."""
+    samples: Count | None = None
+    """Measure on this many samples (of each client for local measurements) drawn at random; none is all."""
+    seed: Index = 0
+    """Seed of directions, noise, probes and drawn samples."""
+    run_seeds: tuple[Index, ...] = ()
+    """Seeds of the runs to measure; all unless given."""
+    clients: tuple[Index, ...] = ()
+    """Clients for local measurements; the next round's cohort (discrepancy: all clients) unless given."""
+    top: Annotated[int, Range(1, 100)] = 5
+    """Number of eigenvalues."""
+    solver: Literal["lanczos", "power"] = "lanczos"
+    """How eigenvalues are found: to convergence, or by 20 steps of power iteration as FedGloSS does."""
+    probes: Annotated[int, Range(2, 10_000)] = 10
+    """Random vectors for the trace and the spectrum."""
+    grid: Annotated[int, Range(2, 1001)] = 21
+    """Points per axis of a landscape, along a path, and per model on the way between two."""
+    extent: Length = 1.0
+    """How far landscapes and paths reach from the model, in lengths of their directions."""
+    directions: Literal["random", "eigen"] = "random"
+    """Axes of landscapes: random filter-normalised ones that all runs share, or each model's top two eigenvectors."""
+    sigma: Length = 0.01
+    """Standard deviation of the noise of the low-pass filter."""
+    draws: Annotated[int, Range(4, 10**6)] = 100
+    """Draws of that noise, in pairs of opposite ones."""
+    rho: Length = 0.1
+    """Radius of the flatness discrepancy."""
+    ascent_steps: Annotated[int, Range(1, 10_000)] = 20
+    """Steps towards the highest loss within that radius; 1 is SAM's approximation."""
+    batch_size: Count = 1000
+    """Samples per pass; fewer need less memory."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where to measure; auto takes a GPU if there is one."""
+
+
+class FinishedRun:
     """One run; raises UserError where it cannot be measured. `own` are data or model that config.yaml cannot name."""
 
-    def __init__(self, path: Path, settings: Settings, own: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, path: Path, settings: AnalysisSettings, own: Mapping[str, Any] | None = None) -> None:
         self.path, self.name, self.settings = path, os.path.basename(os.path.abspath(path)), settings
         self.run = _read(path, settings, own or {})
         self.task = Task(self.run.assembly.task.model)  # parameters' precision, whatever the run trained in
@@ -56,7 +115,7 @@ class Subject:
         """Loss and accuracy of the model that is measured."""
         if trial.server.params.shape != (self.task.size,):
             raise UserError(f"run {self.path}: its checkpoint does not belong to its config.yaml")
-        return score(self.task, trial.server.params, self.data)
+        return loss_and_accuracy(self.task, trial.server.params, self.data)
 
     def _finite(self) -> list[Trial]:
         """The chosen trials whose loss is finite; says which are not."""
@@ -87,18 +146,20 @@ class Subject:
         chosen = list(dict.fromkeys(self.settings.clients)) or default
         return list(chosen or choose_cohort(trial.seed, experiment.rounds, population, experiment.cohort))
 
-    def own(self, client: int) -> Data:
+    def own(self, client: int) -> Objective:
         """A client's training samples."""
         return self._cut(self._rows(self.parts[client]), f"{self.name} client {client}")
 
     @cached_property
-    def everything(self) -> Data:
+    def everything(self) -> Objective:
         """All clients' training samples."""
         return self._cut(self._rows(np.concatenate(self.parts)), self.name)
 
-    def _cut(self, samples: Batch, label: str) -> Data:
+    def _cut(self, samples: Batch, label: str) -> Objective:
         """--samples of them, in batches."""
-        return cut(pick(samples, self.settings.samples, self.settings.seed), self.settings.batch_size, label)
+        return make_objective(
+            pick_samples(samples, self.settings.samples, self.settings.seed), self.settings.batch_size, label
+        )
 
     def ends(self, trial: Trial, clients: Sequence[int]) -> Tensor:
         """The models [clients, P] at the end of local training in one round after the last; the trial stays as it is.
@@ -123,7 +184,7 @@ class Subject:
         return trained[0].ends
 
 
-def _read(path: Path, settings: Settings, own: Mapping[str, Any]) -> TrainedRun:
+def _read(path: Path, settings: AnalysisSettings, own: Mapping[str, Any]) -> TrainedRun:
     """The run; whatever is wrong with its folder is a UserError that names it."""
     if not (path / "config.yaml").exists():
         raise UserError(f"{path}: not a run folder (config.yaml is missing)")
@@ -135,7 +196,7 @@ def _read(path: Path, settings: Settings, own: Mapping[str, Any]) -> TrainedRun:
         raise UserError(f"{path}: damaged run folder ({type(error).__name__}: {error})") from None
 
 
-def _here(experiment: Experiment, settings: Settings, own: Mapping[str, Any]) -> Experiment:
+def _here(experiment: Experiment, settings: AnalysisSettings, own: Mapping[str, Any]) -> Experiment:
     """The experiment on this device, with no precision that only others have, and with the user's objects."""
     precision = "auto" if experiment.precision == "tf32" else experiment.precision
     here = dataclasses.replace(experiment, device=settings.device, precision=precision, **own)
