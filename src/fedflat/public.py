@@ -46,10 +46,11 @@ def write_report(
     tensorboard: str | Path | None = None,
 ) -> list[str]:
     """Write one page about runs, as `fedflat report` does; returns what was left out or is not as it seems."""
-    from fedflat.report.page import report
+    from fedflat.report.html import make_report
+    from fedflat.reproduce import cells
 
-    folders = [None if folder is None else Path(folder) for folder in (figures, tensorboard)]
-    return report(_paths(runs), Path(out), target, *folders)
+    figures, tensorboard = (None if folder is None else Path(folder) for folder in (figures, tensorboard))
+    return make_report(_paths(runs), Path(out), target, figures, tensorboard, cells.printed_accuracy)
 
 
 def _paths(runs: Runs) -> list[Path]:

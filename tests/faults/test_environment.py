@@ -31,7 +31,7 @@ def test_training_needs_no_packages_of_the_report_and_the_command_line(tmp_path:
 
 
 def test_run_without_the_packages_of_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    monkeypatch.delitem(sys.modules, "fedflat.report.page", raising=False)
+    monkeypatch.delitem(sys.modules, "fedflat.report.html", raising=False)
     monkeypatch.setitem(sys.modules, "jinja2", None)
     out = tmp_path / "run"
     assert main(["run", "fedavg", *WORDS, "--out", str(out)]) == 0

@@ -133,7 +133,7 @@ def test_the_command_that_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_while_the_report_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    monkeypatch.setattr("fedflat.report.table.print_table", lambda *_: signal.raise_signal(signal.SIGINT))
+    monkeypatch.setattr("fedflat.report.tables.print_results", lambda *_: signal.raise_signal(signal.SIGINT))
     assert main(["run", "fedavg", *WORDS, "--out", str(tmp_path / "run")]) == 130
     assert f"training is complete; for the report: fedflat report {tmp_path / 'run'}" in capsys.readouterr().err
 
@@ -145,7 +145,7 @@ def test_what_continues_keeps_the_target(tmp_path: Path, monkeypatch: pytest.Mon
         assert main(words) == 130
     again = shlex.split(capsys.readouterr().err.rpartition("continue with: fedflat ")[2])
     with monkeypatch.context() as patch:
-        patch.setattr("fedflat.report.table.print_table", lambda *_: signal.raise_signal(signal.SIGINT))
+        patch.setattr("fedflat.report.tables.print_results", lambda *_: signal.raise_signal(signal.SIGINT))
         assert main(again) == 130
     assert f"fedflat report {tmp_path / 'both' / 'fedavg'} --target 0.35\n" in capsys.readouterr().err
     assert main(again) == 0

@@ -15,8 +15,7 @@ from finished_runs import QUICK, SMALL, change_tensors, quick, read
 import fedflat as ff
 from fedflat.cli import main
 from fedflat.errors import UserError
-from fedflat.flatness import analyse_runs
-from fedflat.flatness.analyse import json_values, write_measurement
+from fedflat.flatness.analyse import analyse_runs, json_values, write_measurement
 from fedflat.flatness.finished_run import FinishedRun
 from fedflat.flatness.hessian import Hessian, largest_eigenpairs
 from fedflat.flatness.measures import Measurement

@@ -9,9 +9,10 @@ from finished_runs import SMALL, quick
 from known_surfaces import Problem, Quadratic, batch_of, problem, quadratic
 
 import fedflat as ff
-import fedflat.flatness.hessian as hessian_module
 from fedflat.errors import UserError
-from fedflat.flatness import analyse_runs, measures
+from fedflat.flatness import hessian as hessian_module
+from fedflat.flatness import measures
+from fedflat.flatness.analyse import analyse_runs
 from fedflat.flatness.hessian import Hessian, largest_eigenpairs, power_iteration, spectral_density
 from fedflat.flatness.landscape import loss_along
 from fedflat.flatness.objective import make_objective

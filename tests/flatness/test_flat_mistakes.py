@@ -12,7 +12,7 @@ from finished_runs import QUICK, change_tensors, edit, quick, read
 
 from fedflat.cli import main
 from fedflat.errors import UserError
-from fedflat.flatness import analyse_runs
+from fedflat.flatness.analyse import analyse_runs
 from fedflat.flatness.finished_run import AnalysisSettings
 
 

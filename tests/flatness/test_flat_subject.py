@@ -13,7 +13,7 @@ from torch import nn
 import fedflat as ff
 from fedflat.cli import main
 from fedflat.engine.rounds import evaluate
-from fedflat.flatness import analyse_runs
+from fedflat.flatness.analyse import analyse_runs
 from fedflat.flatness.finished_run import AnalysisSettings, FinishedRun
 from fedflat.flatness.objective import join_objectives, loss_and_accuracy, make_objective, mean_loss, mixes_samples
 from fedflat.models.layers import BatchClassifier, BatchNorm

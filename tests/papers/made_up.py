@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedflat.papers.catalogue import find_table
-from fedflat.papers.cells import experiment
-from fedflat.papers.record import Record, write
-from fedflat.papers.table import Cell
+from fedflat.reproduce.cells import cell_experiment, find_table
+from fedflat.reproduce.results import StoredRecord, write_record
+from fedflat.reproduce.table import TableCell
 from fedflat.runs.config import experiment_to_dict
 
 
-def find(name: str) -> Cell:
+def find(name: str) -> TableCell:
     """A cell by its full name."""
     table = find_table(name.split()[0])
     return next(cell for cell in (*table.cells, *table.variants) if cell.name == name)
@@ -27,11 +26,11 @@ def store(
 ) -> None:
     """Store one value per seed, under the cell's own measure."""
     cell = find(name)
-    trained = experiment(cell)
+    trained = cell_experiment(cell)
     seeds = {
         str(seed): {"numbers": {cell.measure: value}, "diverged": diverged, "curve": curve or [], "run": 0}
         for seed, value in enumerate(values)
     }
     run = {"seeds": list(range(len(values))), "rounds": 100, "seconds": 50.0, "together": 1, "precision": "tf32"}
     run |= {"data": "CIFAR-10 (JPEG)", "versions": {"hardware": "h"}}
-    write(folder, Record(name, experiment_to_dict(trained), rounds or trained.rounds, seeds, [run]))
+    write_record(folder, StoredRecord(name, experiment_to_dict(trained), rounds or trained.rounds, seeds, [run]))

@@ -7,18 +7,17 @@ from pathlib import Path
 import pytest
 from made_up import find, store
 
-from fedflat.papers.catalogue import find_table
-from fedflat.papers.claims import Claim
-from fedflat.papers.plan import Request, missing_seeds
-from fedflat.papers.values import Stored
-from fedflat.papers.verdict import OUTSIDE, RANKING, verdict
+from fedflat.reproduce.cells import find_table
+from fedflat.reproduce.claims import Claim
+from fedflat.reproduce.results import OUTSIDE, RANKING, StoredResults, verdict
+from fedflat.reproduce.train import ReproduceRequest, missing_seeds
 
 FEDAVG = "fedsol/table2 cifar10 lda-0.1 fedavg"  # 56.13 ± 0.78
 FEDSOL = "fedsol/table2 cifar10 lda-0.1 fedsol"  # 64.13 ± 0.46
 
 
 def judged(folder: Path, name: str) -> str:
-    return verdict(find_table(name.split()[0]), find(name), Stored(folder))
+    return verdict(find_table(name.split()[0]), find(name), StoredResults(folder))
 
 
 @pytest.mark.parametrize(("rounds", "expected"), [(100, OUTSIDE), (300, RANKING)])
@@ -41,10 +40,10 @@ def test_short_runs_say_nothing_about_claims(tmp_path: Path, short: str) -> None
     claim = Claim("", "fedsol/table2", "cifar10 lda-0.1", "fedsol", ("fedavg",))
     for name, value in ((FEDAVG, 56.0), (FEDSOL, 64.0)):
         store(tmp_path, name, value, rounds=100 if name == short else None)
-    assert claim.check(Stored(tmp_path)) == "not run yet"
-    assert claim.figures(Stored(tmp_path)) == ""
+    assert claim.check(StoredResults(tmp_path)) == "not run yet"
+    assert claim.figures(StoredResults(tmp_path)) == ""
     store(tmp_path, short, 60.0)
-    assert claim.check(Stored(tmp_path)) == "holds"
+    assert claim.check(StoredResults(tmp_path)) == "holds"
 
 
 @pytest.mark.parametrize(
@@ -56,13 +55,13 @@ def test_the_lead_is_held_against_the_margin(tmp_path: Path, margin: float, feds
     store(tmp_path, FEDAVG, 60.0)
     store(tmp_path, FEDSOL, fedsol)
     claim = Claim("", "fedsol/table2", "cifar10 lda-0.1", "fedsol", ("fedavg",), margin)
-    assert claim.check(Stored(tmp_path)).startswith(expected)
+    assert claim.check(StoredResults(tmp_path)).startswith(expected)
 
 
 def test_a_shorter_stored_run_is_trained_again(tmp_path: Path) -> None:
     name = "fedsol/table2 mnist lda-0.1 fedavg"
-    request = Request(results=tmp_path, seeds=(0, 1))
+    request = ReproduceRequest(results=tmp_path, seeds=(0, 1))
     store(tmp_path, name, 90.0, 91.0, rounds=100)
-    assert missing_seeds([find(name)], Stored(tmp_path), request) == (0, 1)
+    assert missing_seeds([find(name)], StoredResults(tmp_path), request) == (0, 1)
     store(tmp_path, name, 90.0, 91.0)
-    assert missing_seeds([find(name)], Stored(tmp_path), request) == ()
+    assert missing_seeds([find(name)], StoredResults(tmp_path), request) == ()

@@ -10,10 +10,16 @@ from made_up import find
 
 from fedflat import Experiment, FedAvg, FedGloSS, FedSOL, NaiveFedGloSS
 from fedflat.methods import METHODS
-from fedflat.papers.catalogue import TABLES
-from fedflat.papers.cells import alike, every_cell, experiment, key, printed, training
-from fedflat.papers.measures import MEASURES
-from fedflat.papers.table import Cell, grid, table
+from fedflat.reproduce.cells import (
+    TABLES,
+    cell_experiment,
+    cells_by_experiment,
+    every_cell,
+    experiment_key,
+    first_cell_like,
+    printed_accuracy,
+)
+from fedflat.reproduce.table import MEASURES, TableCell, make_table, read_rows
 from fedflat.runs.config import dump_experiment, experiment_to_dict
 
 COUNTS = {
@@ -73,7 +79,7 @@ NUMBERS = [
 
 def test_every_cell_can_be_trained() -> None:
     for cell in every_cell():
-        trained = experiment(cell)
+        trained = cell_experiment(cell)
         trained.check()
         assert type(trained.method) in METHODS.values(), cell.name
         assert cell.measure in MEASURES
@@ -112,64 +118,66 @@ def test_failures_are_no_numbers() -> None:
 
 
 def test_settings_of_the_main_cells() -> None:
-    fedsol = experiment(find("fedsol/table2 cifar10 lda-0.05 fedsol"))
+    fedsol = cell_experiment(find("fedsol/table2 cifar10 lda-0.05 fedsol"))
     assert fedsol.method == FedSOL(rho=2.0, lam="tensor", perturb="head")
     assert (fedsol.model, fedsol.rounds, fedsol.clients, fedsol.cohort) == ("fedavg-cnn", 300, 100, 10)
     assert (fedsol.partition, fedsol.alpha, fedsol.local_epochs, fedsol.batch_size) == ("lda", 0.05, 5, 50)
     assert (fedsol.lr, fedsol.lr_decay, fedsol.momentum, fedsol.weight_decay) == (0.01, 0.99, 0.9, 1e-5)
-    fedgloss = experiment(find("fedgloss/table3 cnn cifar10 alpha-0 fedgloss"))
+    fedgloss = cell_experiment(find("fedgloss/table3 cnn cifar10 alpha-0 fedgloss"))
     assert fedgloss.method == FedGloSS(rho=0.15, rho_local=0.15, beta=10, warmup=2000)
     assert (fedgloss.model, fedgloss.rounds, fedgloss.cohort) == ("lenet-cnn", 10_000, 5)
     assert (fedgloss.partition, fedgloss.alpha, fedgloss.augment) == ("dirichlet", 0.0, "crop-flip")
-    resnet = experiment(find("fedgloss/table3 resnet18 cifar100 alpha-0.5 fedavg"))
+    resnet = cell_experiment(find("fedgloss/table3 resnet18 cifar100 alpha-0.5 fedavg"))
     assert (resnet.model, resnet.rounds, resnet.cohort, resnet.momentum) == ("resnet18-gn", 10_000, 10, 0.7)
-    wide = experiment(find("fedsol/table2 tissuemnist lda-0.1 fedavg"))
+    wide = cell_experiment(find("fedsol/table2 tissuemnist lda-0.1 fedavg"))
     assert (wide.clients, wide.cohort, wide.rounds) == (200, 10, 200)
 
 
 def test_variants_follow_the_released_code() -> None:
     released = find("fedsol/table2 cifar10 lda-0.1 fedsol released")
-    assert experiment(released).method == FedSOL(rho=2.0, lam="dim0", perturb="head")
+    assert cell_experiment(released).method == FedSOL(rho=2.0, lam="dim0", perturb="head")
     assert released.printed == 64.13
     divided = find("fedgloss/table3 cnn cifar100 alpha-0 fedgloss released")
-    assert experiment(divided).method == FedGloSS(rho=0.01, rho_local=0.2, beta=100, warmup=15_000, dual="released")
-    assert experiment(find("fedsol/table2 mnist lda-0.1 fedavg uniform")).weights == "uniform"
-    plain = experiment(find("fedsol/table2 cifar10 lda-0.1 fedsol released-no-cutout"))
-    assert (plain.method, plain.augment) == (experiment(released).method, "crop-flip")
-    assert experiment(find("fedsol/table2 cifar10 lda-0.1 fedavg no-cutout")).augment == "crop-flip"
-    naive = experiment(find("fedgloss/table6 cnn cifar10 alpha-0 half naivefedgloss released")).method
+    assert cell_experiment(divided).method == FedGloSS(
+        rho=0.01, rho_local=0.2, beta=100, warmup=15_000, dual="released"
+    )
+    assert cell_experiment(find("fedsol/table2 mnist lda-0.1 fedavg uniform")).weights == "uniform"
+    plain = cell_experiment(find("fedsol/table2 cifar10 lda-0.1 fedsol released-no-cutout"))
+    assert (plain.method, plain.augment) == (cell_experiment(released).method, "crop-flip")
+    assert cell_experiment(find("fedsol/table2 cifar10 lda-0.1 fedavg no-cutout")).augment == "crop-flip"
+    naive = cell_experiment(find("fedgloss/table6 cnn cifar10 alpha-0 half naivefedgloss released")).method
     assert naive == NaiveFedGloSS(rho=0.15, rho_local=0.15, beta=10, warmup=2000, dual="released")
 
 
 def test_what_is_trained_alike_is_trained_once() -> None:
     fedgf, fedgloss = find("fedgf/table1 cifar10 alpha-0 cohort-5 fedavg"), "fedgloss/table3 cnn cifar10 alpha-0 fedavg"
-    assert training(fedgf).name == fedgloss
-    assert training(find("fedsol/table12 cifar10 lda-0.1 A1")).name == "fedsol/table2 cifar10 lda-0.1 fedsol"
-    assert training(find("fedsol/table1 cifar10 lda-0.1 none")).name == "fedsol/table2 cifar10 lda-0.1 fedavg"
-    assert len(alike()) < len(every_cell())
+    assert first_cell_like(fedgf).name == fedgloss
+    assert first_cell_like(find("fedsol/table12 cifar10 lda-0.1 A1")).name == "fedsol/table2 cifar10 lda-0.1 fedsol"
+    assert first_cell_like(find("fedsol/table1 cifar10 lda-0.1 none")).name == "fedsol/table2 cifar10 lda-0.1 fedavg"
+    assert len(cells_by_experiment()) < len(every_cell())
 
 
 def test_printed_number_of_a_run() -> None:
-    trained = experiment(find("fedsol/table2 cifar10 lda-0.3 fedntd"), seeds=(5,), device="cpu")
+    trained = cell_experiment(find("fedsol/table2 cifar10 lda-0.3 fedntd"), seeds=(5,), device="cpu")
     config = yaml.safe_load(dump_experiment(trained))
-    assert printed(config) == ("FedSOL Table 2", 71.56)
-    assert printed({**config, "eval_every": 3, "engine": "sequential"}) == ("FedSOL Table 2", 71.56)
-    assert printed({**config, "lr": 0.02}) is None
-    assert printed({**config, "rounds": 200}) is None
-    assert printed({**config, "method": {"name": "fedntd", "beta": 0.5}}) is None
-    assert printed(experiment_to_dict(Experiment())) is None
-    assert printed({**config, "method": {"name": "mine"}}) is None
-    assert printed({**config, "dataset": "own:mine-00000000"}) is None
-    beta = yaml.safe_load(dump_experiment(experiment(find("fedgloss/table3 cnn cifar10 alpha-0.05 fedgloss"))))
+    assert printed_accuracy(config) == ("FedSOL Table 2", 71.56)
+    assert printed_accuracy({**config, "eval_every": 3, "engine": "sequential"}) == ("FedSOL Table 2", 71.56)
+    assert printed_accuracy({**config, "lr": 0.02}) is None
+    assert printed_accuracy({**config, "rounds": 200}) is None
+    assert printed_accuracy({**config, "method": {"name": "fedntd", "beta": 0.5}}) is None
+    assert printed_accuracy(experiment_to_dict(Experiment())) is None
+    assert printed_accuracy({**config, "method": {"name": "mine"}}) is None
+    assert printed_accuracy({**config, "dataset": "own:mine-00000000"}) is None
+    beta = yaml.safe_load(dump_experiment(cell_experiment(find("fedgloss/table3 cnn cifar10 alpha-0.05 fedgloss"))))
     beta["method"]["beta"] = float(beta["method"]["beta"])
-    assert printed(beta) == ("FedGloSS Table 3", 84.4)
+    assert printed_accuracy(beta) == ("FedGloSS Table 3", 84.4)
 
 
 def test_key_ignores_how_and_minds_what() -> None:
     one = Experiment(method=FedAvg(), seeds=(1,))
-    assert key(one) == key(Experiment(method=FedAvg(), seeds=(2, 3), precision="fp32", rounds=5))
-    assert key(one) != key(Experiment(method=FedAvg(), alpha=0.2))
-    assert key(one, without=("alpha",)) != key(Experiment(rounds=5), without=("alpha",))
+    assert experiment_key(one) == experiment_key(Experiment(method=FedAvg(), seeds=(2, 3), precision="fp32", rounds=5))
+    assert experiment_key(one) != experiment_key(Experiment(method=FedAvg(), alpha=0.2))
+    assert experiment_key(one, without=("alpha",)) != experiment_key(Experiment(rounds=5), without=("alpha",))
 
 
 def test_patterns_match_words_in_order() -> None:
@@ -182,13 +190,13 @@ def test_patterns_match_words_in_order() -> None:
 
 
 def test_rows_must_fill_the_columns() -> None:
-    assert list(grid("a b 1 2\nc 3 4", 2)) == [("a b", ["1", "2"]), ("c", ["3", "4"])]
+    assert list(read_rows("a b 1 2\nc 3 4", 2)) == [("a b", ["1", "2"]), ("c", ["3", "4"])]
     with pytest.raises(ValueError, match="3 columns"):
-        list(grid("fedavg 1 2", 3))
+        list(read_rows("fedavg 1 2", 3))
 
 
 def test_text_becomes_cells() -> None:
-    made = table("x/table1", "t", lambda words: {"words": words}, ["p lambda1", "q"], "m 1.5±0.2 .\nn X 3(1)")
+    made = make_table("x/table1", "t", lambda words: {"words": words}, ["p lambda1", "q"], "m 1.5±0.2 .\nn X 3(1)")
     found = {cell.name: (cell.measure, cell.printed, cell.spread, cell.failed) for cell in made.cells}
     assert found == {
         "x/table1 p lambda1 m": ("lambda1", 1.5, 0.2, False),
@@ -200,7 +208,7 @@ def test_text_becomes_cells() -> None:
 
 
 def test_rivals_differ_in_the_method_only() -> None:
-    cells: dict[str, Cell] = {cell.name: cell for cell in TABLES["fedsol/table9"].cells}
+    cells: dict[str, TableCell] = {cell.name: cell for cell in TABLES["fedsol/table9"].cells}
     tuned = cells["fedsol/table9 svhn lda-0.1 fedsol tuned-1"]
     rivals = [rival.row for rival in TABLES["fedsol/table9"].rivals(tuned)]
     assert rivals == ["fedavg tuned-1", "perfedavg tuned-1", "fedbabu tuned-1"]

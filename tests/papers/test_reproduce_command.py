@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from fedflat.cli import main
-from fedflat.papers.perform import Watch
+from fedflat.reproduce.train import TimeBudget
 
 SMALL = ["--dataset", "digits", "--rounds", "3", "--engine", "sequential"]
 CELLS = ["cifar10 lda-0.1 fedavg", "cifar10 shards-2 fedavg"]
@@ -69,15 +69,15 @@ def test_interrupt_and_resume(place: Place, tmp_path: Path, monkeypatch: pytest.
     words = ["fedsol/table2", "--cells", "cifar10 lda-0.3 fedprox", *SMALL, "--rounds", "4", "--seeds", "0"]
     untouched, rounds = Place(tmp_path / "untouched"), []
     assert untouched(*words) == 0
-    watch = Watch.__call__
+    watch = TimeBudget.__call__
 
-    def interrupted(self: Watch, round: int, rows: list[dict[str, Any]]) -> None:
+    def interrupted(self: TimeBudget, round: int, rows: list[dict[str, Any]]) -> None:
         watch(self, round, rows)
         rounds.append(round)
         if len(rounds) == 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(Watch, "__call__", interrupted)
+    monkeypatch.setattr(TimeBudget, "__call__", interrupted)
     assert place(*words) == 130
     assert not place.records()
     assert place(*words) == 0
@@ -110,7 +110,7 @@ def test_what_is_too_long_waits_for_what_is_not(
 ) -> None:
     words = ["fedsol/table2", "--cells", "cifar10 lda-0.3 fed*o*", *SMALL, "--seeds", "0", "--budget", "1h"]
     needed = {"fedprox": 7200.0, "fednova": 7200.0, "fedsol": 1.0}
-    monkeypatch.setattr("fedflat.papers.command.estimate", lambda group, *_: needed[group[0].cells[0].row])
+    monkeypatch.setattr("fedflat.papers.command.estimate_seconds", lambda group, *_: needed[group[0].cells[0].row])
     assert place(*words) == 0
     out = capsys.readouterr().out
     trained = [line.split(":")[0] for line in out.splitlines() if "1 run of 3 rounds" in line]
@@ -123,7 +123,7 @@ def test_what_is_too_long_does_not_wait_for_nothing(
     place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["fedsol/table2", "--cells", "cifar10 lda-0.3 fedprox", *SMALL, "--seeds", "0", "--budget", "1h"]
-    monkeypatch.setattr("fedflat.papers.command.estimate", lambda *_: 7200.0)
+    monkeypatch.setattr("fedflat.papers.command.estimate_seconds", lambda *_: 7200.0)
     assert place(*words) == 0
     assert "put off" not in capsys.readouterr().out
     assert place.records()

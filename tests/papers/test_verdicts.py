@@ -12,23 +12,41 @@ from made_up import find, store
 
 from fedflat import Experiment
 from fedflat.errors import UserError
-from fedflat.papers.catalogue import find_table
-from fedflat.papers.claimed import CLAIMS
-from fedflat.papers.claims import Claim
-from fedflat.papers.estimate import estimate
-from fedflat.papers.measures import MEASURES
-from fedflat.papers.plan import Job, Request, groups, jobs, missing_seeds
-from fedflat.papers.record import curve, numbers, read
-from fedflat.papers.render import own, rows
-from fedflat.papers.values import Stored, first_reaching
-from fedflat.papers.verdict import FAILS, NOT, OUTSIDE, RANKING, TRAINS, WITHIN, allowed, verdict
+from fedflat.reproduce.cells import find_table
+from fedflat.reproduce.claims import CLAIMS, Claim
+from fedflat.reproduce.render import table_rows
+from fedflat.reproduce.results import (
+    FAILS,
+    NOT_REPRODUCED,
+    OUTSIDE,
+    RANKING,
+    TRAINS,
+    WITHIN,
+    StoredResults,
+    accuracy_numbers,
+    allowed_difference,
+    first_reaching,
+    our_text,
+    read_record,
+    thinned_curve,
+    verdict,
+)
+from fedflat.reproduce.table import MEASURES
+from fedflat.reproduce.train import (
+    ReproduceRequest,
+    TrainingJob,
+    estimate_seconds,
+    group_jobs,
+    missing_seeds,
+    training_jobs,
+)
 
 FEDAVG = "fedsol/table2 cifar10 lda-0.1 fedavg"  # 56.13 ± 0.78
 FEDSOL = "fedsol/table2 cifar10 lda-0.1 fedsol"  # 64.13 ± 0.46
 
 
 def judged(folder: Path, name: str) -> str:
-    return verdict(find_table(name.split()[0]), find(name), Stored(folder))
+    return verdict(find_table(name.split()[0]), find(name), StoredResults(folder))
 
 
 @pytest.mark.parametrize(
@@ -39,7 +57,7 @@ def judged(folder: Path, name: str) -> str:
         ((), (62.0, 66.0, 64.0), WITHIN),
         ((), (70.0,), OUTSIDE),
         ((60.0,), (70.0,), RANKING),
-        ((71.0,), (70.0,), NOT),
+        ((71.0,), (70.0,), NOT_REPRODUCED),
         ((71.0,), (64.0,), WITHIN),
     ],
 )
@@ -52,17 +70,19 @@ def test_verdicts(tmp_path: Path, fedavg: tuple[float, ...], fedsol: tuple[float
 
 def test_allowed_distance(tmp_path: Path) -> None:
     store(tmp_path, FEDSOL, 63.0, 64.0, 65.0)
-    ours = Stored(tmp_path).ours(find(FEDSOL))
-    assert allowed(find(FEDSOL), ours) == pytest.approx(2 * math.sqrt(0.46**2 + 1 + 0.5**2))
-    assert allowed(find(FEDSOL), None, "clients") == pytest.approx(1.0)
+    ours = StoredResults(tmp_path).ours(find(FEDSOL))
+    assert allowed_difference(find(FEDSOL), ours) == pytest.approx(2 * math.sqrt(0.46**2 + 1 + 0.5**2))
+    assert allowed_difference(find(FEDSOL), None, "clients") == pytest.approx(1.0)
     flat = find("fedgloss/table8 cnn cifar10 alpha-0 fedgloss")
-    assert allowed(flat, None) == pytest.approx(2 * math.hypot(0.05, 0.05 * 2.03))
+    assert allowed_difference(flat, None) == pytest.approx(2 * math.hypot(0.05, 0.05 * 2.03))
 
 
 def test_no_verdict_after_fewer_rounds(tmp_path: Path) -> None:
     store(tmp_path, FEDSOL, 64.0, rounds=100)
     assert judged(tmp_path, FEDSOL) == ""
-    (row,) = rows(find_table("fedsol/table2"), [find(FEDSOL)], Stored(tmp_path), Request(results=tmp_path))
+    (row,) = table_rows(
+        find_table("fedsol/table2"), [find(FEDSOL)], StoredResults(tmp_path), ReproduceRequest(results=tmp_path)
+    )
     assert row[2:] == ("64.00 (1 seed)", "", "100 of 300 rounds")
 
 
@@ -87,12 +107,12 @@ def test_less_is_better_for_eigenvalues(tmp_path: Path) -> None:
     store(tmp_path, theirs, 9.0)
     assert judged(tmp_path, ours) == RANKING
     flattest = Claim("", "fedgloss/table8", "cnn cifar10 alpha-0", "fedgloss", ("fedsam",))
-    assert flattest.check(Stored(tmp_path)) == "holds"
+    assert flattest.check(StoredResults(tmp_path)) == "holds"
 
 
 def test_one_training_serves_several_tables(tmp_path: Path) -> None:
     store(tmp_path, FEDAVG, 56.0)
-    stored = Stored(tmp_path)
+    stored = StoredResults(tmp_path)
     for name in (
         "fedsol/table1 cifar10 lda-0.1 none",
         "fedsol/table12 cifar10 lda-0.1 A0",
@@ -108,46 +128,46 @@ def test_rounds_until_fedavg(tmp_path: Path) -> None:
     place = "cnn cifar10 alpha-0"
     name = f"fedgloss/table10 {place} rounds fedgloss"
     store(tmp_path, f"fedgloss/table3 {place} fedgloss", 80.0, 81.0, curve=[[200, 50.0], [2200, 61.0], [10_000, 80.0]])
-    assert Stored(tmp_path).ours(find(name)) is None
+    assert StoredResults(tmp_path).ours(find(name)) is None
     store(tmp_path, f"fedgloss/table3 {place} fedavg", 60.0)
-    ours = Stored(tmp_path).ours(find(name))
+    ours = StoredResults(tmp_path).ours(find(name))
     assert ours is not None
     assert ours.values == [2200, 2200]
     assert judged(tmp_path, name) == WITHIN
     store(tmp_path, f"fedgloss/table3 {place} scaffold", 30.0, curve=[[10_000, 30.0]])
     lost = f"fedgloss/table10 {place} rounds scaffold"
     assert judged(tmp_path, lost) == WITHIN
-    missed = Stored(tmp_path).ours(find(lost))
+    missed = StoredResults(tmp_path).ours(find(lost))
     assert missed is not None
-    assert own(find(lost), missed) == "not reached"
+    assert our_text(find(lost), missed) == "not reached"
     assert first_reaching([[1, 10.0], [2, 20.0], [3, 15.0]], 15.0) == 2
 
 
 def test_claims(tmp_path: Path) -> None:
     claim = Claim("", "fedsol/table2", "cifar10 lda-*", "fedsol", ("fedavg",))
     assert len(claim.pairs()) == 4
-    assert claim.check(Stored(tmp_path)) == "not run yet"
+    assert claim.check(StoredResults(tmp_path)) == "not run yet"
     store(tmp_path, FEDSOL, 64.0)
-    assert claim.check(Stored(tmp_path)) == "not run yet"
+    assert claim.check(StoredResults(tmp_path)) == "not run yet"
     store(tmp_path, FEDAVG, 56.0)
-    assert claim.check(Stored(tmp_path)) == "holds where run (1 of 4 comparisons)"
+    assert claim.check(StoredResults(tmp_path)) == "holds where run (1 of 4 comparisons)"
     store(tmp_path, "fedsol/table2 cifar10 lda-0.5 fedavg", 76.0)
     store(tmp_path, "fedsol/table2 cifar10 lda-0.5 fedsol", 75.1)
-    assert claim.check(Stored(tmp_path)) == "undecided (1 of 2 comparisons too close)"
+    assert claim.check(StoredResults(tmp_path)) == "undecided (1 of 2 comparisons too close)"
     store(tmp_path, "fedsol/table2 cifar10 lda-0.5 fedsol", 73.0)
-    assert claim.check(Stored(tmp_path)) == "does not hold here (1 of 2 comparisons fail)"
+    assert claim.check(StoredResults(tmp_path)) == "does not hold here (1 of 2 comparisons fail)"
     numbers = ["fedsol 64.00 (1 seed), fedavg 56.00 (1 seed)", "fedsol 73.00 (1 seed), fedavg 76.00 (1 seed)"]
-    assert claim.figures(Stored(tmp_path)) == f"lda-0.1: {numbers[0]}; lda-0.5: {numbers[1]}"
+    assert claim.figures(StoredResults(tmp_path)) == f"lda-0.1: {numbers[0]}; lda-0.5: {numbers[1]}"
 
 
 def test_a_rival_that_diverged_is_named_and_not_compared(tmp_path: Path) -> None:
     claim = Claim("", "fedsol/table2", "cifar10 lda-0.1", "fedsol", ("fedavg", "fedntd"))
     store(tmp_path, FEDSOL, 64.0)
     store(tmp_path, FEDAVG, 10.0, diverged=True)
-    assert claim.check(Stored(tmp_path)) == "not run yet; fedavg diverged"
-    assert claim.figures(Stored(tmp_path)) == ""
+    assert claim.check(StoredResults(tmp_path)) == "not run yet; fedavg diverged"
+    assert claim.figures(StoredResults(tmp_path)) == ""
     store(tmp_path, "fedsol/table2 cifar10 lda-0.1 fedntd", 60.0)
-    assert claim.check(Stored(tmp_path)) == "holds where run (1 of 2 comparisons); fedavg diverged"
+    assert claim.check(StoredResults(tmp_path)) == "holds where run (1 of 2 comparisons); fedavg diverged"
 
 
 def test_rivals_that_diverged_do_not_count(tmp_path: Path) -> None:
@@ -155,7 +175,7 @@ def test_rivals_that_diverged_do_not_count(tmp_path: Path) -> None:
     store(tmp_path, FEDAVG, 10.0, diverged=True)
     assert judged(tmp_path, FEDSOL) == OUTSIDE
     store(tmp_path, "fedsol/table2 cifar10 lda-0.1 fedsam", 55.0)
-    assert judged(tmp_path, FEDSOL) == NOT
+    assert judged(tmp_path, FEDSOL) == NOT_REPRODUCED
 
 
 @pytest.mark.parametrize(
@@ -172,7 +192,7 @@ def test_what_is_never_reached_is_worst(tmp_path: Path, fedgf: float, fedasam: f
     fastest = Claim("", "fedgf/figure4", "cifar10", "fedgf", ("fedasam",))
     for name, final in (("fedavg", 65.0), ("fedgf", fedgf), ("fedasam", fedasam)):
         store(tmp_path, f"fedgf/table1 cifar10 alpha-0 cohort-5 {name}", final, curve=[[5000, final]])
-    assert fastest.check(Stored(tmp_path)) == expected
+    assert fastest.check(StoredResults(tmp_path)) == expected
 
 
 def test_a_claim_of_the_released_code(tmp_path: Path) -> None:
@@ -180,11 +200,11 @@ def test_a_claim_of_the_released_code(tmp_path: Path) -> None:
     released = claim.released()
     store(tmp_path, FEDAVG, 56.0)
     store(tmp_path, FEDSOL, 50.0)
-    assert claim.check(Stored(tmp_path)).startswith("does not hold here")
-    assert released.compared(Stored(tmp_path)) == []
+    assert claim.check(StoredResults(tmp_path)).startswith("does not hold here")
+    assert released.compared(StoredResults(tmp_path)) == []
     store(tmp_path, f"{FEDSOL} released", 64.0)
-    assert (released.text, released.check(Stored(tmp_path))) == ("Best, as released", "holds")
-    assert released.figures(Stored(tmp_path)) == "lda-0.1: fedsol 64.00 (1 seed), fedavg 56.00 (1 seed)"
+    assert (released.text, released.check(StoredResults(tmp_path))) == ("Best, as released", "holds")
+    assert released.figures(StoredResults(tmp_path)) == "lda-0.1: fedsol 64.00 (1 seed), fedavg 56.00 (1 seed)"
 
 
 @pytest.mark.parametrize(
@@ -195,9 +215,9 @@ def test_what_decides_is_the_error_of_the_mean(tmp_path: Path, seeds: list[float
     claim = Claim("", "fedsol/table2", "cifar10 lda-0.1", "fedsol", ("fedavg",))
     store(tmp_path, FEDSOL, *seeds)
     store(tmp_path, FEDAVG, 59.0)
-    assert claim.check(Stored(tmp_path)).startswith(expected)
+    assert claim.check(StoredResults(tmp_path)).startswith(expected)
     store(tmp_path, FEDAVG, 60.5)
-    assert claim.check(Stored(tmp_path)).startswith("undecided")
+    assert claim.check(StoredResults(tmp_path)).startswith("undecided")
 
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.text)
@@ -212,22 +232,22 @@ def test_claims_hold_in_the_papers_themselves(tmp_path: Path, claim: Claim) -> N
 
 
 def test_missing_seeds_and_measures(tmp_path: Path) -> None:
-    cell, request = find(FEDAVG), Request(results=tmp_path, seeds=(0, 1, 2))
-    assert missing_seeds([cell], Stored(tmp_path), request) == (0, 1, 2)
+    cell, request = find(FEDAVG), ReproduceRequest(results=tmp_path, seeds=(0, 1, 2))
+    assert missing_seeds([cell], StoredResults(tmp_path), request) == (0, 1, 2)
     store(tmp_path, FEDAVG, 56.0, 57.0)
-    record = read(next(tmp_path.glob("*/*/*.json")))
+    record = read_record(next(tmp_path.glob("*/*/*.json")))
     assert set(record.seeds) == {"0", "1"}
-    assert missing_seeds([cell], Stored(tmp_path), request) == (0, 1, 2), "λ1 is asked for by Figure 7"
+    assert missing_seeds([cell], StoredResults(tmp_path), request) == (0, 1, 2), "λ1 is asked for by Figure 7"
     for seed in record.seeds.values():
         seed["numbers"]["lambda1"] = None
     next(tmp_path.glob("*/*/*.json")).write_text(json.dumps(asdict(record)), encoding="utf-8")
-    assert missing_seeds([cell], Stored(tmp_path), request) == (2,)
+    assert missing_seeds([cell], StoredResults(tmp_path), request) == (2,)
 
 
 def test_partitions_are_trained_together(tmp_path: Path) -> None:
     cells = [cell for cell in find_table("fedsol/table2").cells if cell.words[0] == "cifar10"]
-    request = Request(results=tmp_path, dataset="digits")
-    found = groups(jobs(cells, request.stored(), request))
+    request = ReproduceRequest(results=tmp_path, dataset="digits")
+    found = group_jobs(training_jobs(cells, request.stored(), request))
     assert [len(group) for group in found] == [8] * 8
     assert len({group[0].experiment.method for group in found}) == 8
 
@@ -235,14 +255,14 @@ def test_partitions_are_trained_together(tmp_path: Path) -> None:
 def test_estimate_from_stored_runs(tmp_path: Path) -> None:
     store(tmp_path, FEDAVG, 56.0)
     cell = find("fedsol/table2 cifar10 lda-0.3 fedavg")
-    request = Request(results=tmp_path, runs=tmp_path / "runs")
-    job = Job([cell], request.stored().experiment(cell, seeds=(0, 1)))
-    assert estimate([job], request, request.stored(), "h") == pytest.approx(0.5 * 300 * 2)
-    assert estimate([job], request, request.stored(), "other") is None
+    request = ReproduceRequest(results=tmp_path, runs=tmp_path / "runs")
+    job = TrainingJob([cell], request.stored().experiment(cell, seeds=(0, 1)))
+    assert estimate_seconds([job], request, request.stored(), "h") == pytest.approx(0.5 * 300 * 2)
+    assert estimate_seconds([job], request, request.stored(), "other") is None
     folder = request.folder(job)
     folder.mkdir(parents=True)
     (folder / "metrics.jsonl").write_text('{"round": 200}\n', encoding="utf-8")
-    assert estimate([job], request, request.stored(), "h") == pytest.approx(0.5 * 100 * 2)
+    assert estimate_seconds([job], request, request.stored(), "h") == pytest.approx(0.5 * 100 * 2)
 
 
 def test_damaged_results_are_named(tmp_path: Path) -> None:
@@ -250,7 +270,7 @@ def test_damaged_results_are_named(tmp_path: Path) -> None:
     path.parent.mkdir(parents=True)
     path.write_text("{", encoding="utf-8")
     with pytest.raises(UserError, match=r"x\.json: not a stored result"):
-        Stored(tmp_path)
+        StoredResults(tmp_path)
 
 
 class Played:
@@ -263,9 +283,9 @@ class Played:
 
 def test_numbers_of_a_history() -> None:
     result = Played({r: r / 1000 for r in range(10, 1001, 10)})
-    found = numbers(result, 0, Experiment(rounds=1000, eval_every=10))  # type: ignore[arg-type]
+    found = accuracy_numbers(result, 0, Experiment(rounds=1000, eval_every=10))  # type: ignore[arg-type]
     assert found == {"final": 100.0, "last100": pytest.approx(95.5), "half": pytest.approx(45.5)}
-    points = curve(result, 0)  # type: ignore[arg-type]
+    points = thinned_curve(result, 0)  # type: ignore[arg-type]
     assert len(points) == 50
     assert points[0] == [20, 2.0]
     assert points[-1] == [1000, 100.0]
@@ -275,5 +295,5 @@ def test_numbers_of_a_history() -> None:
 def test_what_ends_early_keeps_its_last_accuracy(rounds: int, last100: float, half: float) -> None:
     """All its models have diverged in round 680: more rounds would not change them."""
     ended = Played({r: 0.5 if r < 680 else 0.1 for r in range(10, 681, 10)})
-    found = numbers(ended, 0, Experiment(rounds=rounds, eval_every=10))  # type: ignore[arg-type]
+    found = accuracy_numbers(ended, 0, Experiment(rounds=rounds, eval_every=10))  # type: ignore[arg-type]
     assert found == {"final": 10.0, "last100": pytest.approx(last100), "half": pytest.approx(half)}

@@ -7,8 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from fedflat.papers.perform import BudgetSpent, TooLong, Watch
-from fedflat.papers.plan import Request
+from fedflat.reproduce.train import BudgetSpent, ReproduceRequest, TimeBudget, TooLong
 
 Play = Callable[..., list[str]]
 
@@ -19,9 +18,8 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Play:
 
     def rounds(deadline: float, others: bool) -> list[str]:
         now, said = [0.0], []
-        for module in ("perform", "plan"):
-            monkeypatch.setattr(f"fedflat.papers.{module}.time", SimpleNamespace(monotonic=lambda: now[0]))
-        watch = Watch("fedsol", 100, Request(deadline=deadline), said.append, others)
+        monkeypatch.setattr("fedflat.reproduce.train.time", SimpleNamespace(monotonic=lambda: now[0]))
+        watch = TimeBudget("fedsol", 100, ReproduceRequest(deadline=deadline), said.append, others)
         for number in range(1, 9):
             now[0] += 100 if number <= 3 else 10
             watch(number, [])

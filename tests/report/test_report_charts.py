@@ -10,10 +10,10 @@ import pytest
 
 from fedflat.data.load import load_dataset
 from fedflat.data.partition import class_counts
-from fedflat.report.charts import COLOURS, DASHES, SYMBOLS, Chart, Curves, Grids, Line
-from fedflat.report.contents import contents
-from fedflat.report.settings import settings_of
-from fedflat.report.sheets import flatness_sheet, results_sheet
+from fedflat.report.charts import COLOURS, DASHES, SYMBOLS, Chart, ChartLine, Curves, Grids
+from fedflat.report.comparison import settings_of
+from fedflat.report.html import page_contents
+from fedflat.report.tables import flatness_table, results_table
 from fedflat.runs.build import partition_clients
 from fedflat.runs.experiment import Experiment
 from fedflat.runs.read import read_stored_run
@@ -23,10 +23,10 @@ Analyse = Callable[..., None]
 
 
 def charts(*folders: Path) -> dict[str, Chart]:
-    return {chart.key: chart for chart in contents([read_stored_run(folder) for folder in folders]).charts}
+    return {chart.key: chart for chart in page_contents([read_stored_run(folder) for folder in folders]).charts}
 
 
-def curves(found: dict[str, Chart], key: str) -> list[Line]:
+def curves(found: dict[str, Chart], key: str) -> list[ChartLine]:
     chart = found[key]
     assert isinstance(chart, Curves)
     return chart.lines
@@ -89,7 +89,7 @@ def test_data_that_are_not_here_are_named(make_run: MakeRun) -> None:
     folder = make_run("a", [0.5])
     config = (folder / "config.yaml").read_text().replace("dataset: digits", "dataset: own:mine-0123abcd")
     (folder / "config.yaml").write_text(config)
-    found = contents([read_stored_run(folder)])
+    found = page_contents([read_stored_run(folder)])
     assert "clients" not in {chart.key for chart in found.charts}
     why = "--dataset own:mine-0123abcd: was given in Python and is not in the run's folder"
     assert found.problems[0] == f"a: clients and classes are not shown ({why})"
@@ -157,7 +157,7 @@ def test_a_damaged_analysis_is_named_and_the_rest_is_shown(damage: str, make_run
     folder = make_run("a", [0.5])
     analyse(folder)
     (folder / "analysis" / "landscape.json").write_text(damage)
-    found = contents([read_stored_run(folder)])
+    found = page_contents([read_stored_run(folder)])
     assert str(folder / "analysis" / "landscape.json") in found.problems[0]
     assert "landscape" not in found.documents[0]
     assert "spectrum" in {chart.key for chart in found.charts}
@@ -172,7 +172,7 @@ def test_landscapes_of_unequal_rows_are_damaged(what: str, make_run: MakeRun, an
     seed = document["seeds"]["0"]
     (seed["loss"] if what == "landscape" else seed["surfaces"][0]["all"])[1].pop()
     path.write_text(json.dumps(document))
-    assert "unequal length" in contents([read_stored_run(folder)]).problems[0]
+    assert "unequal length" in page_contents([read_stored_run(folder)]).problems[0]
 
 
 def test_the_best_are_bold(make_run: MakeRun, analyse: Analyse) -> None:
@@ -181,10 +181,10 @@ def test_the_best_are_bold(make_run: MakeRun, analyse: Analyse) -> None:
         analyse(folder, height)
     runs = [read_stored_run(folder) for folder in folders]
     settings = settings_of(runs)
-    sheet = results_sheet(runs, settings, 0.8)
+    sheet = results_table(runs, settings, 0.8)
     bold = {(row[1].text, sheet.headings[n]) for row in sheet.rows for n, cell in enumerate(row) if cell.best}
     assert bold == {("a", "accuracy"), ("a", "last 10 %"), ("b", "rounds to 80%")}
-    flat = flatness_sheet(runs, settings, contents(runs).documents)
+    flat = flatness_table(runs, settings, page_contents(runs).documents)
     column = flat.headings.index("λ1")
     assert [(row[column].text, row[column].best) for row in flat.rows] == [
         ("6.00 ± 0.00", False),

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from fedflat.report.page import report
+from fedflat.report.html import make_report
 
 MakeRun = Callable[..., Path]
 CONFIG: list[dict[Any, Any]] = [
@@ -85,7 +85,7 @@ def add_row(path: Path, values: dict[str, Any]) -> None:
 def test_a_run_is_named(name: str, values: dict[Any, Any], make_run: MakeRun, tmp_path: Path) -> None:
     good, bad, page = make_run("good", [0.5]), make_run("bad", [0.5]), tmp_path / "page.html"
     (add_row if name == "metrics.jsonl" else change)(bad / name, values)
-    (said,) = report([bad, good], page, 0.8)
+    (said,) = make_report([bad, good], page, 0.8)
     assert said.startswith(f"skipped: {bad}: damaged run folder")
     assert ">good</td>" in page.read_text()
 
@@ -97,7 +97,7 @@ def test_a_configuration_is_read_as_runs_read_it(make_run: MakeRun, tmp_path: Pa
         path = run / "config.yaml"
         kept = [text for text in path.read_text().splitlines() if not text.startswith(("lr:", "alpha:"))]
         path.write_text("\n".join([*kept, line]))
-    said = report(runs, tmp_path / "page.html", 0.8)
+    said = make_report(runs, tmp_path / "page.html", 0.8)
     assert [text.split(": ")[1] for text in said if text.startswith("skipped")] == [str(runs[1]), str(runs[2])]
 
 
@@ -110,6 +110,6 @@ def test_an_analysis_is_named(
     path = run / "analysis" / f"{what}.json"
     seed = json.loads(path.read_text())["seeds"]["0"] | values
     change(path, {"seeds": {"0": seed}})
-    (said,) = report([run], page, 0.8)
+    (said,) = make_report([run], page, 0.8)
     assert said.startswith(f"{path}: damaged")
     assert '<table id="flat">' in page.read_text()

@@ -10,10 +10,9 @@ from typing import Any, get_args
 import pytest
 
 from fedflat.flatness.finished_run import AnalysisSettings, MeasurementName
-from fedflat.report.contents import Contents, contents
-from fedflat.report.measured import USES
-from fedflat.report.page import report
-from fedflat.report.sheets import flatness_sheet
+from fedflat.report.comparison import USES
+from fedflat.report.html import Contents, make_report, page_contents
+from fedflat.report.tables import flatness_table
 from fedflat.runs.read import read_stored_run
 
 MakeRun = Callable[..., Path]
@@ -37,8 +36,8 @@ def pair(make_run: MakeRun, analyse: Analyse) -> Callable[..., list[Path]]:
 def read(folders: list[Path]) -> tuple[Contents, dict[str, list[bool]]]:
     """What a report holds, and of each column which runs are bold."""
     runs = [read_stored_run(folder) for folder in folders]
-    found = contents(runs)
-    sheet = flatness_sheet(runs, found.settings, found.documents)
+    found = page_contents(runs)
+    sheet = flatness_table(runs, found.settings, found.documents)
     return found, {heading: [row[n].best for row in sheet.rows] for n, heading in enumerate(sheet.headings)}
 
 
@@ -77,7 +76,7 @@ def test_the_page_names_what_differs_and_who_has_it(pair: Callable, make_run: Ma
     analyse(folders[2], sigma=0.5)
     said = "lpf was measured in different ways, which are not compared: sigma 0.01 (a) and 0.5 (b, c)"
     clients = "local was measured in different ways, which are not compared: clients – (a, c) and 0 3 (b)"
-    assert {said, clients} <= {*report(folders, tmp_path / "page.html", 0.8)}
+    assert {said, clients} <= {*make_report(folders, tmp_path / "page.html", 0.8)}
     assert said in (tmp_path / "page.html").read_text()
     assert read(folders)[1]["LPF"] == [False, True, True]
 
@@ -147,6 +146,6 @@ def test_small_numbers_keep_their_digits(values: list[float], text: str, make_ru
     (folder / "analysis").mkdir()
     (folder / "analysis" / "lpf.json").write_text(json.dumps(document))
     runs = [read_stored_run(folder)]
-    found = contents(runs)
-    sheet = flatness_sheet(runs, found.settings, found.documents)
+    found = page_contents(runs)
+    sheet = flatness_table(runs, found.settings, found.documents)
     assert sheet.rows[0][sheet.headings.index("LPF")].text == text

@@ -13,8 +13,8 @@ from plotly.offline import get_plotlyjs
 
 from fedflat.cli import main
 from fedflat.report.charts import Curves
-from fedflat.report.contents import contents
-from fedflat.report.table import cells
+from fedflat.report.html import page_contents
+from fedflat.report.tables import result_cells
 from fedflat.runs.read import read_stored_run, read_stored_runs
 
 MakeRun = Callable[..., Path]
@@ -24,7 +24,7 @@ ROW = {"round": 1, "seed": 0, "accuracy": 0.5, "loss": 1.0}
 def test_cells(make_run: MakeRun) -> None:
     result = read_stored_run(make_run("a", [0.5, 0.85, 0.95], lost=True)).result
     assert result
-    assert cells("a", result, 0.8) == [
+    assert result_cells("a", result, 0.8) == [
         "a",
         "90.00% ± 7.07%",
         "90.00% ± 7.07%",
@@ -34,13 +34,13 @@ def test_cells(make_run: MakeRun) -> None:
         "1.0",
         "diverged: seed 1",
     ]
-    assert cells("a", result, 0.9)[3] == "–"
+    assert result_cells("a", result, 0.9)[3] == "–"
 
 
 def test_one_seed_has_no_spread(make_run: MakeRun) -> None:
     result = read_stored_run(make_run("a", [0.5, 0.85, 0.95])).result
     assert result
-    assert cells("a", dataclasses.replace(result, seeds=[0]), 0.8)[1:3] == ["90.00%", "90.00%"]
+    assert result_cells("a", dataclasses.replace(result, seeds=[0]), 0.8)[1:3] == ["90.00%", "90.00%"]
 
 
 def damage(folder: Path, kind: str) -> None:
@@ -172,7 +172,7 @@ def test_the_page_has_all_digits_of_its_numbers(make_run: MakeRun, tmp_path: Pat
     assert main(["report", str(run), "--out", str(page)]) == 0
     data = page.read_text().partition("const CHARTS = ")[2]
     shown = {chart["key"]: chart for chart in json.JSONDecoder().raw_decode(data)[0]}
-    (accuracy,) = (chart for chart in contents([read_stored_run(run)]).charts if chart.key == "accuracy")
+    (accuracy,) = (chart for chart in page_contents([read_stored_run(run)]).charts if chart.key == "accuracy")
     assert isinstance(accuracy, Curves)
     assert shown["accuracy"]["lines"][0]["y"] == accuracy.lines[0].y
 
@@ -181,7 +181,7 @@ def test_a_paper_that_prints_these_settings_is_beside_them(make_run: MakeRun, tm
     run, page = make_run("a", [0.5]), tmp_path / "page.html"
     assert main(["report", str(run), "--out", str(page)]) == 0
     assert ">paper<" not in page.read_text()
-    monkeypatch.setattr("fedflat.papers.printed", lambda config: ("FedSOL Table 2", 43.4))
+    monkeypatch.setattr("fedflat.reproduce.cells.printed_accuracy", lambda config: ("FedSOL Table 2", 43.4))
     assert main(["report", str(run), "--out", str(page)]) == 0
     assert ">paper<" in page.read_text()
     assert "43.40% (FedSOL Table 2)" in page.read_text()

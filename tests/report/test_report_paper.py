@@ -13,10 +13,9 @@ from PIL import Image
 
 from fedflat.cli import main
 from fedflat.report.charts import Grids
-from fedflat.report.contents import contents
-from fedflat.report.events import scalars
-from fedflat.report.page import report
-from fedflat.report.paper import draw
+from fedflat.report.html import make_report, page_contents
+from fedflat.report.matplotlib_figures import draw_figures
+from fedflat.report.tensorboard import row_scalars
 from fedflat.runs.read import read_stored_run, read_stored_runs
 
 MakeRun = Callable[..., Path]
@@ -62,7 +61,9 @@ def test_surfaces_and_heat_maps_fill_their_figures(
 ) -> None:
     run = make_run("one", [0.5], probes={"classes.accuracy": [0.9, 0.8]})
     analyse(run, 400.0, extent=0.05)
-    draw([chart for chart in contents([read_stored_run(run)]).charts if isinstance(chart, Grids)], tmp_path)
+    draw_figures(
+        [chart for chart in page_contents([read_stored_run(run)]).charts if isinstance(chart, Grids)], tmp_path
+    )
     shares = {"landscape-3d": 0.04, "landscape": 0.2, "local-landscape": 0.1, "probe-classes-accuracy": 0.3}
     for key, share in shares.items():
         assert coloured(tmp_path / f"{key}.png") > share, key
@@ -71,9 +72,9 @@ def test_surfaces_and_heat_maps_fill_their_figures(
 def test_a_list_without_any_number_leaves_its_run_out_of_the_heat_map(make_run: MakeRun, tmp_path: Path) -> None:
     lists = {"full": [0.5, 0.25], "partly": [None, 0.5], "empty": [None, None], "bare": []}
     runs = [make_run(name, [0.5, 0.6], probes={"lambda.mean": found}) for name, found in lists.items()]
-    report(runs, tmp_path / "page.html", 0.8, figures=tmp_path / "figures")
+    make_report(runs, tmp_path / "page.html", 0.8, figures=tmp_path / "figures")
     assert (tmp_path / "figures" / "probe-lambda-mean.png").exists()
-    (heat,) = (chart for chart in contents(read_stored_runs(runs)[0]).charts if chart.key == "probe-lambda-mean")
+    (heat,) = (chart for chart in page_contents(read_stored_runs(runs)[0]).charts if chart.key == "probe-lambda-mean")
     assert isinstance(heat, Grids)
     assert [grid.name for grid in heat.grids] == ["full", "partly"]
 
@@ -86,15 +87,15 @@ def test_a_landscape_without_any_slope_is_drawn(loss: float, make_run: MakeRun, 
     document = json.loads(path.read_text())
     document["seeds"]["0"]["loss"] = [[loss] * 3] * 3
     path.write_text(json.dumps(document))
-    (chart,) = (chart for chart in contents([read_stored_run(run)]).charts if chart.key == "landscape")
-    draw([chart], tmp_path / "figures")
+    (chart,) = (chart for chart in page_contents([read_stored_run(run)]).charts if chart.key == "landscape")
+    draw_figures([chart], tmp_path / "figures")
     assert len([*(tmp_path / "figures").iterdir()]) == 4
 
 
 def test_names_are_no_formulas(make_run: MakeRun, tmp_path: Path) -> None:
     runs = [make_run(name, [0.5, 0.6]) for name in (r"$\nothing$", "$x$")]
-    accuracy = contents([read_stored_run(run) for run in runs]).charts[0]
-    draw([accuracy], tmp_path / "figures")
+    accuracy = page_contents([read_stored_run(run) for run in runs]).charts[0]
+    draw_figures([accuracy], tmp_path / "figures")
     assert len([*(tmp_path / "figures").iterdir()]) == 2
 
 
@@ -120,7 +121,7 @@ def test_events_hold_every_number(words: list[str], tmp_path: Path) -> None:
 
 def test_events_of_validation_are_not_called_test() -> None:
     row = {"accuracy": 0.5, "loss": None, "probes": {"norm.model": 1.0}}
-    assert dict(scalars(row, "validation")) == {"validation/accuracy": 0.5, "norm/model": 1.0}
+    assert dict(row_scalars(row, "validation")) == {"validation/accuracy": 0.5, "norm/model": 1.0}
 
 
 def test_events_of_runs_with_one_name_stay_apart_and_below_the_folder(make_run: MakeRun, tmp_path: Path) -> None:

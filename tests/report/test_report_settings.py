@@ -13,10 +13,9 @@ from fedflat.methods.fedgf import FedGF
 from fedflat.methods.fedsam import FedSAM
 from fedflat.methods.fedsol import FedSOL
 from fedflat.methods.wrappers import ServerMomentum
-from fedflat.report.contents import contents
-from fedflat.report.names import method_names
-from fedflat.report.settings import in_common, settings_of
-from fedflat.report.sheets import Sheet, flatness_sheet, results_sheet
+from fedflat.report.comparison import common_settings, method_labels, settings_of
+from fedflat.report.html import page_contents
+from fedflat.report.tables import PageTable, flatness_table, results_table
 from fedflat.runs.read import StoredRun, read_stored_run
 
 MakeRun = Callable[..., Path]
@@ -26,15 +25,15 @@ def read(*folders: Path) -> list[StoredRun]:
     return [read_stored_run(folder) for folder in folders]
 
 
-def results(runs: Sequence[StoredRun]) -> Sheet:
-    return results_sheet(runs, settings_of(runs), 0.8)
+def results(runs: Sequence[StoredRun]) -> PageTable:
+    return results_table(runs, settings_of(runs), 0.8)
 
 
-def column(sheet: Sheet, heading: str) -> list[str]:
+def column(sheet: PageTable, heading: str) -> list[str]:
     return [row[sheet.headings.index(heading)].text for row in sheet.rows]
 
 
-def bold(sheet: Sheet, heading: str) -> list[bool]:
+def bold(sheet: PageTable, heading: str) -> list[bool]:
     return [row[sheet.headings.index(heading)].best for row in sheet.rows]
 
 
@@ -48,7 +47,7 @@ def test_methods_have_their_names_and_folders_a_column_where_they_are_called_oth
 def test_namesakes_show_the_hyper_parameters_in_which_they_differ(make_run: MakeRun) -> None:
     methods = [FedSOL(rho=2.0), FedSOL(rho=0.5), FedSAM(), ServerMomentum(), ServerMomentum(FedSAM(), beta=0.5)]
     runs = read(*(make_run(str(n), [0.5], method=method) for n, method in enumerate(methods)))
-    assert method_names(runs) == ["fedsol:rho=2", "fedsol:rho=0.5", "fedsam", "fedavgm", "fedavgm+fedsam"]
+    assert method_labels(runs) == ["fedsol:rho=2", "fedsol:rho=0.5", "fedsam", "fedavgm", "fedavgm+fedsam"]
 
 
 def test_what_differs_has_a_column_and_the_rest_is_said_once(make_run: MakeRun) -> None:
@@ -62,8 +61,8 @@ def test_what_differs_has_a_column_and_the_rest_is_said_once(make_run: MakeRun) 
     assert (column(sheet, "alpha"), column(sheet, "shards")) == (["0.1", "–"], ["–", "3"])
     assert column(sheet, "rounds") == ["2", "1"]
     shared = "model digits-cnn, clients 20, cohort 5, local epochs 5, batch size 32, lr 0.05, lr decay 0.99, seeds 0 1"
-    assert in_common(settings_of(runs)) == shared
-    assert "partition dirichlet, clients 20, cohort 5, alpha 0.1, rounds 2" in in_common(settings_of(runs[:1]))
+    assert common_settings(settings_of(runs)) == shared
+    assert "partition dirichlet, clients 20, cohort 5, alpha 0.1, rounds 2" in common_settings(settings_of(runs[:1]))
 
 
 @pytest.mark.parametrize("owned", [True, False])
@@ -80,8 +79,8 @@ def test_auto_is_what_it_means_for_the_data(owned: bool, make_run: MakeRun, tmp_
     expected = (
         "partition natural, cohort 5, rounds 1" if owned else "partition dirichlet, clients 5, cohort 5, alpha 0.1"
     )
-    assert expected in in_common(settings_of(runs))
-    (grids,) = (chart for chart in contents(runs).charts if chart.key == "clients")
+    assert expected in common_settings(settings_of(runs))
+    (grids,) = (chart for chart in page_contents(runs).charts if chart.key == "clients")
     assert grids.grids[0].name == f"npz:{tmp_path / 'data.npz'}, {'natural' if owned else 'dirichlet α = 0.1'}"
 
 
@@ -102,7 +101,7 @@ def test_runs_that_do_not_compare_do_not_compete(
         analyse(folder, height)
     runs = read(*folders)
     assert bold(results(runs), "accuracy") == [False, True, False]
-    flat = flatness_sheet(runs, settings_of(runs), contents(runs).documents)
+    flat = flatness_table(runs, settings_of(runs), page_contents(runs).documents)
     assert bold(flat, "λ1") == [False, True, False]
 
 
@@ -116,7 +115,7 @@ def test_runs_that_differ_in_seeds_or_engine_compete(setting: dict[str, object],
 def test_validation_is_not_called_test(shares: tuple[float, float], samples: str, make_run: MakeRun) -> None:
     probes = {"forgetting.before": 0.5}
     runs = read(*(make_run(f"{n}", [0.5, 0.6], validation=v, probes=probes) for n, v in enumerate(shares)))
-    found = {chart.key: chart for chart in contents(runs).charts}
+    found = {chart.key: chart for chart in page_contents(runs).charts}
     assert found["accuracy"].title == f"Accuracy on the {samples} set"
     assert found["loss"].title == f"Loss on the {samples} set"
     assert {found[key].y.label for key in ("accuracy", "communication")} == {f"{samples} accuracy"}

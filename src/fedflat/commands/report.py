@@ -32,9 +32,9 @@ def report_command(words: list[str]) -> None:
     if not runs:
         raise UserError("report: name at least one run folder")
     check_file(options.out, "report.html")
-    from fedflat.report.page import report
+    from fedflat.public import write_report
 
-    problems = report([Path(run) for run in runs], options.out, options.target, options.figures, options.tensorboard)
+    problems = write_report(runs, options.out, options.target, options.figures, options.tensorboard)
     for problem in problems:
         print(problem)
     made = {"report": options.out, "figures": options.figures, "events": options.tensorboard}

@@ -70,11 +70,11 @@ def reproduce_command(words: list[str]) -> None:
     if find_rank(options.engine).size > 1:
         raise UserError("reproduce: trains in one process; do not start it with torchrun")
     from fedflat.papers.command import list_tables, some_tables, write_page
-    from fedflat.papers.plan import Request
+    from fedflat.reproduce.train import ReproduceRequest
 
     names_of = ("results", "runs", "seeds", "rounds", "dataset", "engine", "device", "precision", "data_note")
     deadline = began + _seconds(options.budget)
-    request = Request(**{name: getattr(options, name) for name in names_of}, deadline=deadline)
+    request = ReproduceRequest(**{name: getattr(options, name) for name in names_of}, deadline=deadline)
     form = next((name for name in FORMS if getattr(options, name)), "text")
     if names:
         some_tables(names, request, options.cells, options.variant, options.show, form)

@@ -121,18 +121,18 @@ def _line(label: str, round: int, rounds: int, rows: list[dict[str, Any]]) -> st
 
 def _show(results: list[tuple[str, Result]], runs: list[Path], page: Path, target: float) -> None:
     """Write the report, where the packages that draw it are installed, and print the table."""
-    from fedflat.report.table import print_table
+    from fedflat.public import write_report
+    from fedflat.report.tables import print_results
 
-    print_table(results, target)
+    print_results(results, target)
     for label, result in results:
         if result.privacy:
             print(f"{label}: {describe_privacy(result.privacy)}")
     try:
-        from fedflat.report.page import report
+        write_report(runs, page, target)
     except ImportError as missing:
         print(f"results in {page.parent}; no report, {missing.name} is not installed (fedflat report writes it later)")
         return
-    report(runs, page, target)
     print(f"results in {page.parent}, report in {page}")
 
 

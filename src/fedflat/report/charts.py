@@ -53,7 +53,7 @@ class Axis:
 
 
 @dataclass(frozen=True)
-class Line:
+class ChartLine:
     """Points of one name, joined unless `marks`, None a gap; `low` and `high` bound its band, empty without one.
 
     `colour` is a place in COLOURS, `dash` in DASHES or, of marks, in SYMBOLS; both begin again at their ends.
@@ -78,7 +78,7 @@ class Curves:
     caption: str
     x: Axis
     y: Axis
-    lines: list[Line]
+    lines: list[ChartLine]
     smooth: bool = False
     diagonal: bool = False
 
@@ -119,7 +119,7 @@ def dash(number: int, way: int = 0, ways: int = 1) -> int:
 
 def band(
     name: str, number: int, points: Iterable[tuple[float, float]], way: int = 0, ways: int = 1, marks: bool = False
-) -> Line:
+) -> ChartLine:
     """A line of the number-th run: the mean at each x, in a band of one standard deviation where there are several."""
     values: dict[float, list[float]] = {}
     for x, y in points:
@@ -128,4 +128,4 @@ def band(
     spread = [mean_std(values[x]) for x in xs]
     several = any(len(found) > 1 for found in values.values())
     low, high = ([mean + sign * std for mean, std in spread] if several else [] for sign in (-1, 1))
-    return Line(name, number, xs, [mean for mean, _ in spread], low, high, dash(number, way, ways), marks)
+    return ChartLine(name, number, xs, [mean for mean, _ in spread], low, high, dash(number, way, ways), marks)

@@ -44,11 +44,11 @@ def _clear(place: Path) -> None:
 def _write(writer: Any, rows: Sequence[Mapping[str, Any]], samples: str) -> None:
     """Times are seconds of training, so that the same runs always give the same curves."""
     for row in rows:
-        for tag, value in scalars(row, samples):
+        for tag, value in row_scalars(row, samples):
             writer.add_scalar(tag, value, row["round"], walltime=row.get("seconds", 0.0))
 
 
-def scalars(row: Mapping[str, Any], samples: str) -> Iterator[tuple[str, float]]:
+def row_scalars(row: Mapping[str, Any], samples: str) -> Iterator[tuple[str, float]]:
     """Accuracy and loss on these samples and probes; lists by place, what is not finite left out."""
     values = {f"{samples}/accuracy": row["accuracy"], f"{samples}/loss": row["loss"]}
     for key, value in row.get("probes", {}).items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -14,18 +15,63 @@ import plotly.offline
 import yaml
 
 from fedflat.errors import UserError
-from fedflat.report.charts import COLOURS, DASHES, SYMBOLS
-from fedflat.report.contents import Contents, contents
-from fedflat.report.settings import in_common
-from fedflat.report.sheets import flatness_sheet, probes_sheet, results_sheet
+from fedflat.report.charts import COLOURS, DASHES, SYMBOLS, Chart
+from fedflat.report.comparison import (
+    Documents,
+    RunSettings,
+    common_settings,
+    measurement_differences,
+    read_analyses,
+    settings_of,
+)
+from fedflat.report.flatness_charts import flatness_charts
+from fedflat.report.tables import Printed, flatness_table, nothing_printed, probes_table, results_table
+from fedflat.report.training_charts import communication_chart, learning_charts, partition_chart, probe_charts
 from fedflat.runs.folder import write_atomically
 from fedflat.runs.read import StoredRun, read_stored_runs
+
+
+@dataclass(frozen=True)
+class Contents:
+    """Charts by section, what was analysed, what the runs were trained with, and what is missing and why."""
+
+    sections: dict[str, list[Chart]]
+    documents: list[Documents]
+    settings: list[RunSettings]
+    problems: list[str]
+
+    @property
+    def charts(self) -> list[Chart]:
+        """All charts in order."""
+        return [chart for charts in self.sections.values() for chart in charts]
+
+
+def page_contents(runs: Sequence[StoredRun]) -> Contents:
+    """Prepare every figure for which there are data."""
+    documents, damaged = read_analyses(runs)
+    held, missing = partition_chart(runs)
+    sections: dict[str, list[Chart]] = {
+        "Learning curves": [*learning_charts(runs), *communication_chart(runs)],
+        "Data": [*held],
+        "Probes": [*probe_charts(runs)],
+        "Flatness": [*flatness_charts(runs, documents)],
+    }
+    settings = settings_of(runs)
+    return Contents(
+        sections, documents, settings, [*damaged, *missing, *measurement_differences(runs, settings, documents)]
+    )
+
 
 SCRIPTS = ("frames.js", "curves.js", "grids.js", "save.js", "page.js")  # the last one starts
 
 
-def report(
-    paths: Sequence[Path], out: Path, target: float, figures: Path | None = None, tensorboard: Path | None = None
+def make_report(
+    paths: Sequence[Path],
+    out: Path,
+    target: float,
+    figures: Path | None = None,
+    tensorboard: Path | None = None,
+    printed: Printed = nothing_printed,
 ) -> list[str]:
     """Write the page and what else is asked for; returns, in words, what was left out or is not as it seems."""
     if out.is_dir():
@@ -33,18 +79,18 @@ def report(
     runs, damaged = read_stored_runs(paths)
     if not runs:
         raise UserError("report: nothing to show; " + "; ".join(damaged))
-    found = contents(runs)
+    found = page_contents(runs)
     problems = [*(f"skipped: {problem}" for problem in damaged), *map(_unfinished, runs), _mixed(runs), *found.problems]
     problems = [problem for problem in problems if problem]
     if tensorboard:
-        from fedflat.report.events import write_events
+        from fedflat.report.tensorboard import write_events
 
         write_events(runs, tensorboard)
     if figures:
-        from fedflat.report.paper import draw
+        from fedflat.report.matplotlib_figures import draw_figures
 
-        draw(found.charts, figures)
-    _write(out, page(runs, found, problems, target))
+        draw_figures(found.charts, figures)
+    _write(out, html_page(runs, found, problems, target, printed))
     return problems
 
 
@@ -72,24 +118,26 @@ def _write(out: Path, text: str) -> None:
         raise UserError(f"--out {out}: cannot be written ({error.strerror or error})") from None
 
 
-def page(runs: Sequence[StoredRun], contents: Contents, problems: Sequence[str], target: float) -> str:
+def html_page(
+    runs: Sequence[StoredRun], contents: Contents, problems: Sequence[str], target: float, printed: Printed
+) -> str:
     """The HTML."""
     template = jinja2.Environment(autoescape=True, trim_blocks=True).from_string(_file("page.html"))
     tables = {
-        "Results": results_sheet(runs, contents.settings, target),
-        "Probes": probes_sheet(runs),
-        "Flatness": flatness_sheet(runs, contents.settings, contents.documents),
+        "Results": results_table(runs, contents.settings, target, printed),
+        "Probes": probes_table(runs),
+        "Flatness": flatness_table(runs, contents.settings, contents.documents),
     }
     tables = {name: table for name, table in tables.items() if table.rows}
     sections = {"Results": [], **contents.sections}
     return template.render(
-        title=title(runs),
-        setting=in_common(contents.settings),
+        title=page_title(runs),
+        setting=common_settings(contents.settings),
         problems=problems,
         tables=tables,
         sections={name: charts for name, charts in sections.items() if charts or name in tables},
-        versions=made_with(runs),
-        configs=[(run.name, describe(run)) for run in runs],
+        versions=versions_text(runs),
+        configs=[(run.name, run_as_yaml(run)) for run in runs],
         css=_file("page.css"),
         script="".join(map(_file, SCRIPTS)),
         plotly=plotly.offline.get_plotlyjs(),
@@ -107,20 +155,20 @@ def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False).replace("<", "\\u003c")
 
 
-def title(runs: Sequence[StoredRun]) -> str:
+def page_title(runs: Sequence[StoredRun]) -> str:
     """Which runs, or how many, and on which data where that is the same."""
     what = runs[0].name if len(runs) == 1 else f"{len(runs)} runs"
     datasets = {str(run.config.get("dataset")) for run in runs}
     return f"{what} on {datasets.pop()}" if len(datasets) == 1 else what
 
 
-def made_with(runs: Sequence[StoredRun]) -> str:
+def versions_text(runs: Sequence[StoredRun]) -> str:
     """The versions and the hardware, once for all runs that share them."""
     found = dict.fromkeys(tuple(run.result.versions.items()) for run in runs if run.result)
     return "; ".join(", ".join(f"{name} {version}" for name, version in each) for each in found)
 
 
-def describe(run: StoredRun) -> str:
+def run_as_yaml(run: StoredRun) -> str:
     """A run's configuration, and what it ran on, as YAML."""
     facts = {**run.config, **({"versions": run.result.versions} if run.result else {})}
     return yaml.safe_dump(facts, sort_keys=False, allow_unicode=True)

@@ -1,4 +1,4 @@
-"""Figures of what `fedflat analyse` measured."""
+"""Charts of what `fedflat analyse` measured."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from statistics import median
 from typing import Any
 
-from fedflat.report.analyses import Documents
-from fedflat.report.charts import Axis, Chart, Curves, Grid, Grids, Line, band, dash
-from fedflat.report.measured import axes, random_directions
+from fedflat.report.charts import Axis, Chart, ChartLine, Curves, Grid, Grids, band, dash
+from fedflat.report.comparison import Documents, direction_seed, landscape_axes
 from fedflat.runs.read import StoredRun
 
 LOSS = Axis("loss")
@@ -17,7 +16,7 @@ LOSS = Axis("loss")
 Found = list[tuple[int, str, dict[str, Any]]]  # a run's number and name, and the document of one measurement
 
 
-def flatness(runs: Sequence[StoredRun], documents: Sequence[Documents]) -> Iterator[Chart]:
+def flatness_charts(runs: Sequence[StoredRun], documents: Sequence[Documents]) -> Iterator[Chart]:
     """Every figure for which at least one run was measured."""
     for what, draw in FIGURES.items():
         numbered = enumerate(zip(runs, documents, strict=True))
@@ -31,7 +30,7 @@ def _first(document: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     return next(iter(document["seeds"].items()))
 
 
-def _pairs(document: dict[str, Any], x: str, y: str) -> Iterator[tuple[float, float]]:
+def _finite_points(document: dict[str, Any], x: str, y: str) -> Iterator[tuple[float, float]]:
     """Points (x, y) of all seeds, without those that are not finite."""
     for seed in document["seeds"].values():
         yield from ((a, b) for a, b in zip(seed[x], seed[y], strict=True) if a is not None and b is not None)
@@ -45,16 +44,16 @@ def _landscape(found: Found) -> Grids:
         grids.append(Grid(f"{name}, seed {seed}", surface["x"], surface["y"], surface["loss"]))
     low, high = _scale(grids)
     caption = (
-        f"The loss in a square around each final model (the cross), along {_axes(found)}. All pictures have one scale "
-        "of height and colour: a wide dark valley is a flat minimum, a narrow one is sharp. The dot marks the lowest "
-        f"point; losses above {high:.3g} are cut off. Drag to turn a surface."
+        f"The loss in a square around each final model (the cross), along {_axes_note(found)}. All pictures have one "
+        "scale of height and colour: a wide dark valley is a flat minimum, a narrow one is sharp. The dot marks the "
+        f"lowest point; losses above {high:.3g} are cut off. Drag to turn a surface."
     )
     names = Axis("direction 1"), Axis("direction 2"), LOSS
     return Grids("landscape", "Loss landscapes", caption, *names, grids, low, high, relief=True)
 
 
-def _axes(found: Found) -> str:
-    return axes({name: document for _, name, document in found})
+def _axes_note(found: Found) -> str:
+    return landscape_axes({name: document for _, name, document in found})
 
 
 def _scale(grids: Sequence[Grid]) -> tuple[float, float]:
@@ -74,7 +73,7 @@ def _local_landscape(found: Found) -> Grids:
             grids.append(Grid(title, each["x"], each["y"], first[key]))
     caption = (
         "The loss around one client's model after one more round, on its own samples and on everyone's, on one scale "
-        f"and along {_axes(found)}. A pale valley that is wide on its own samples and narrow on everyone's "
+        f"and along {_axes_note(found)}. A pale valley that is wide on its own samples and narrow on everyone's "
         "looks flat to the client and is sharp for the federation."
     )
     names = Axis("direction 1"), Axis("direction 2"), LOSS
@@ -86,7 +85,7 @@ def _spectrum(found: Found) -> Curves:
     for number, name, document in found:
         seed, each = _first(document)
         density = [_seen(d) for d in each["density"]]
-        lines.append(Line(f"{name}, seed {seed}", number, each["eigenvalue"], density, dash=dash(number)))
+        lines.append(ChartLine(f"{name}, seed {seed}", number, each["eigenvalue"], density, dash=dash(number)))
     caption = (
         "How the eigenvalues of the Hessian of the loss are distributed, on a logarithmic scale. Most are near zero, "
         "directions in which the loss hardly changes; the further a line reaches to the right, the sharper the minimum."
@@ -101,7 +100,7 @@ def _seen(density: float | None) -> float | None:
 
 
 def _eigenvalues(found: Found) -> Curves:
-    lines = [band(name, n, _pairs(document, "number", "eigenvalue")) for n, name, document in found]
+    lines = [band(name, n, _finite_points(document, "number", "eigenvalue")) for n, name, document in found]
     caption = "The largest eigenvalues of the Hessian, mean over seeds: the lower the line, the flatter the minimum."
     return Curves("hessian", "Largest eigenvalues", caption, Axis("number"), Axis("eigenvalue"), lines)
 
@@ -109,9 +108,9 @@ def _eigenvalues(found: Found) -> Curves:
 def _local(found: Found) -> Curves:
     lines = []
     for number, name, document in found:
-        points = list(_pairs(document, "lambda_local", "lambda_global"))
+        points = list(_finite_points(document, "lambda_local", "lambda_global"))
         own, everyone = [point[0] for point in points], [point[1] for point in points]
-        lines.append(Line(name, number, own, [*everyone], dash=dash(number), marks=True))
+        lines.append(ChartLine(name, number, own, [*everyone], dash=dash(number), marks=True))
     caption = (
         "A point is a client's model after one more round: across, the largest eigenvalue on its own samples; upwards, "
         "on everyone's. Points above the diagonal look flat to the client and are sharp for the federation."
@@ -123,11 +122,11 @@ def _local(found: Found) -> Curves:
 def _path(found: Found) -> Curves:
     ways = (("along_gradient", "gradient"), ("along_random", "random"))
     lines = [
-        band(f"{name}, {called}", n, _pairs(document, "distance", key), way, len(ways))
+        band(f"{name}, {called}", n, _finite_points(document, "distance", key), way, len(ways))
         for n, name, document in found
         for way, (key, called) in enumerate(ways)
     ]
-    shared = len({random_directions(document) for *_, document in found}) == 1
+    shared = len({direction_seed(document) for *_, document in found}) == 1
     caption = (
         "The loss on straight lines through the model: along the gradient, of length 1, and, on average, along random "
         f"filter-normalised directions{'' if shared else ', not the same for all runs'}. These are about as long as "
@@ -138,7 +137,7 @@ def _path(found: Found) -> Curves:
 
 def _barrier(found: Found) -> Curves:
     lines = [
-        band(f"{document.get('to', '?')} → {name}", n, _between(_pairs(document, "gamma", "loss")))
+        band(f"{document.get('to', '?')} → {name}", n, _between(_finite_points(document, "gamma", "loss")))
         for n, name, document in found
     ]
     caption = (

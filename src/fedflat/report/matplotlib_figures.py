@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
 
 from fedflat.errors import UserError
-from fedflat.report.charts import COLOURS, DASHES, SYMBOLS, Axis, Chart, Curves, Grid, Grids, Line
+from fedflat.report.charts import COLOURS, DASHES, SYMBOLS, Axis, Chart, ChartLine, Curves, Grid, Grids
 
 WIDTH = 3.3  # inches
 
@@ -35,7 +35,7 @@ STYLE: Any = {
 }
 
 
-def draw(charts: Sequence[Chart], folder: Path) -> None:
+def draw_figures(charts: Sequence[Chart], folder: Path) -> None:
     """Write KEY.pdf and KEY.png of every chart; landscapes also as KEY-3d."""
     for chart in charts:
         with matplotlib.rc_context(STYLE):
@@ -65,7 +65,7 @@ def _curves(chart: Curves) -> Figure:
         y = np.array(line.y, dtype=float)  # None is not a number
         if line.low:
             axes.fill_between(line.x, line.low, line.high, color=_colour(line), alpha=0.17, linewidth=0)
-        axes.plot(line.x, y, color=_colour(line), label=_plain(line.name), **_style(line))
+        axes.plot(line.x, y, color=_colour(line), label=_without_math(line.name), **_style(line))
     if chart.diagonal:
         axes.axline((1, 1), (10, 10), color="grey", linewidth=0.6, linestyle=":")
     _label(axes, chart.x, chart.y)
@@ -74,11 +74,11 @@ def _curves(chart: Curves) -> Figure:
     return figure
 
 
-def _colour(line: Line) -> str:
+def _colour(line: ChartLine) -> str:
     return COLOURS[line.colour % len(COLOURS)]
 
 
-def _style(line: Line) -> dict[str, Any]:
+def _style(line: ChartLine) -> dict[str, Any]:
     """The dashes of a line, or the symbols of its points."""
     if line.marks:
         symbol = SYMBOLS[line.dash % len(SYMBOLS)].matplotlib
@@ -86,15 +86,15 @@ def _style(line: Line) -> dict[str, Any]:
     return {"linestyle": (0, DASHES[line.dash % len(DASHES)] or None)}
 
 
-def _plain(name: str) -> str:
+def _without_math(name: str) -> str:
     """A name in which matplotlib sees no formula."""
     return name.replace("$", r"\$")
 
 
 def _label(axes: Axes, x: Axis, y: Axis) -> None:
     axes.set(
-        xlabel=_plain(x.label),
-        ylabel=_plain(y.label),
+        xlabel=_without_math(x.label),
+        ylabel=_without_math(y.label),
         xscale="log" if x.log else "linear",
         yscale="log" if y.log else "linear",
     )
@@ -120,9 +120,9 @@ def _grids(chart: Grids) -> Figure:
     panels = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
     drawn = [(_contours if chart.relief else _heat)(axes, grid, chart) for axes, grid in _pairs(panels, chart)]
     figure.supxlabel(chart.x.label, fontsize=8)
-    figure.supylabel(_plain(chart.y.label), fontsize=8)
+    figure.supylabel(_without_math(chart.y.label), fontsize=8)
     shown = {} if chart.z.form == "number" else {"format": _formatter(chart.z)}
-    bar = figure.colorbar(drawn[0], ax=panels, label=_plain(chart.z.label), location="top", aspect=40, **shown)
+    bar = figure.colorbar(drawn[0], ax=panels, label=_without_math(chart.z.label), location="top", aspect=40, **shown)
     bar.locator = MaxNLocator(4)
     bar.update_ticks()
     return figure
@@ -135,7 +135,7 @@ def _pairs(panels: Any, chart: Grids) -> list[tuple[Any, Grid]]:
         panels.flat[number - panels.shape[1]].tick_params(labelbottom=True)
     named = list(zip(panels.flat, chart.grids, strict=False))
     for axes, grid in named if len(named) > 1 else []:
-        axes.set_title(textwrap.fill(_plain(grid.name), 24), fontsize=8)
+        axes.set_title(textwrap.fill(_without_math(grid.name), 24), fontsize=8)
     return named
 
 
