@@ -13,7 +13,7 @@ import torch
 from machine import describe
 
 import fedflat
-from fedflat.commands.parse import method_spec
+from fedflat.cli.arguments import parse_method
 from fedflat.methods import METHODS
 from fedflat.runs.build import build_run
 from fedflat.runs.train import Training
@@ -31,7 +31,7 @@ def trained(experiment: fedflat.Experiment) -> torch.Tensor:
 
 def difference(method: str, device: str) -> float:
     """‖w − w'‖ / ‖w'‖."""
-    base = fedflat.Experiment(method=method_spec(method), precision="fp32", **BASE)
+    base = fedflat.Experiment(method=parse_method(method), precision="fp32", **BASE)
     fast = trained(replace(base, device=device, engine="batched"))
     plain = trained(replace(base, device="cpu", engine="sequential"))
     return float((fast - plain).norm() / plain.norm())

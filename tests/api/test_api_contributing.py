@@ -13,7 +13,7 @@ import torch
 
 import fedflat as ff
 from fedflat.cli import main
-from fedflat.commands.catalogue import describe
+from fedflat.cli.catalogue import describe_method
 from fedflat.core.task import Batch, Task
 from fedflat.flatness.finished_run import AnalysisSettings
 
@@ -57,7 +57,7 @@ def test_a_run_is_analysed_once_its_method_is_named(
 
 def test_one_line_makes_it_known(fedngd: type[ff.Method], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(ff.METHODS, "fedngd", fedngd)
-    row = describe("fedngd", fedngd)
+    row = describe_method("fedngd", fedngd)
     assert (row["models_down"], row["models_up"], row["hyperparameters"]) == (1, 1, {"length": 1.0})
     words = [word for name, value in SMALL.items() for word in ("--" + name.replace("_", "-"), str(value))]
     assert main(["run", "fedngd", "--length", "0.5", *words, "--out", str(tmp_path / "run")]) == 0

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedflat.cli import main
-from fedflat.commands.parse import method_spec
+from fedflat.cli.arguments import parse_method
 from fedflat.errors import UserError
 
 FLAGS = [
@@ -164,9 +164,9 @@ def test_files_that_are_no_data(tmp_path: Path, capsys) -> None:
 def test_what_may_be_infinite() -> None:
     """FedGF that never counts a round as diverged, and replies of any length."""
     for spec in ("fedgf:threshold=inf", "dpfedavg:clip=inf,noise=0"):
-        method_spec(spec)
+        parse_method(spec)
     with pytest.raises(UserError, match="more than 0"):
-        method_spec("dpfedavg:clip=0")
+        parse_method("dpfedavg:clip=0")
 
 
 def test_folders_that_cannot_be_used(tmp_path: Path, capsys) -> None:

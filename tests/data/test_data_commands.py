@@ -9,9 +9,14 @@ import pytest
 from PIL import Image
 
 from fedflat.cli import main
-from fedflat.commands.data import ShowOptions
-from fedflat.data.commands import list_command, prepare_command, show_command
-from fedflat.data.show import picture, stacked
+from fedflat.cli.data import (
+    ShowOptions,
+    draw_partition,
+    prepare_and_tell,
+    print_datasets,
+    show_partition,
+    stacked_columns,
+)
 from fedflat.errors import UserError
 from fedflat.runs.experiment import Setting
 
@@ -28,9 +33,9 @@ def npz(root):
 
 
 def test_prepare_and_list(tmp_path, capsys):
-    prepare_command("tissuemnist", npz(tmp_path), tmp_path)
+    prepare_and_tell("tissuemnist", npz(tmp_path), tmp_path)
     assert "tissuemnist: 6 training and 3 test images, 8 classes, read from npz" in capsys.readouterr().out
-    list_command(tmp_path)
+    print_datasets(tmp_path)
     lines = {line.split()[0]: line.split() for line in capsys.readouterr().out.splitlines() if line.strip()}
     assert lines["tissuemnist"][1:5] == ["6", "3", "1x28x28", "8"]
     assert lines["cifar10"][1] == "-"
@@ -38,7 +43,7 @@ def test_prepare_and_list(tmp_path, capsys):
 
 
 def test_show_prints_each_client_and_draws(tmp_path, capsys):
-    show_command("digits", "shards", 20, 0.1, 2, 0, tmp_path / "a.png")
+    show_partition("digits", "shards", 20, 0.1, 2, 0, tmp_path / "a.png")
     out = capsys.readouterr().out
     rows = [line.split("│")[1:-1] for line in out.splitlines() if line.startswith("│")]
     assert [int(row[0]) for row in rows] == list(range(20))
@@ -49,7 +54,7 @@ def test_show_prints_each_client_and_draws(tmp_path, capsys):
 
 
 def test_show_summarises_many_clients(tmp_path, capsys):
-    show_command("digits", "iid", 100, 0.1, 2, 0, tmp_path / "a.png")
+    show_partition("digits", "iid", 100, 0.1, 2, 0, tmp_path / "a.png")
     out = capsys.readouterr().out
     assert "of 100 clients" in out
     assert [line.split("│")[1].strip() for line in out.splitlines() if line.startswith("│")] == [
@@ -78,13 +83,13 @@ def test_show_draws_natural_clients(tmp_path, flags, capsys):
 @pytest.mark.parametrize("shape", [(100, 10), (40, 100), (1262, 2028)])
 def test_any_number_of_clients_and_classes_can_be_drawn(tmp_path, shape):
     held = np.random.default_rng(0).poisson(0.1, shape) + np.eye(*shape, dtype=int)
-    picture(held, "many", tmp_path / "a.png")
+    draw_partition(held, "many", tmp_path / "a.png")
     pixels = np.asarray(Image.open(tmp_path / "a.png").convert("RGB")).reshape(-1, 3)
     assert len(np.unique(pixels, axis=0)) >= min(shape[1], 40)
 
 
 def test_columns_are_as_high_as_the_counts():
-    drawn = stacked(np.array([[2, 0, 4], [0, 3, 0]]), 12)
+    drawn = stacked_columns(np.array([[2, 0, 4], [0, 3, 0]]), 12)
     assert drawn[:, 0].tolist() == [0] * 4 + [2] * 8
     assert drawn[:, 1].tolist() == [1] * 6 + [None] * 6
 
@@ -92,7 +97,7 @@ def test_columns_are_as_high_as_the_counts():
 @pytest.mark.parametrize("out", ["a.jpg", "no/such/folder/a.png"])
 def test_a_picture_that_cannot_be_written_is_refused(tmp_path, out):
     with pytest.raises(UserError, match=r"--out .*: must be a .png file in a folder that exists"):
-        show_command("digits", "iid", 10, 0.1, 2, 0, tmp_path / out)
+        show_partition("digits", "iid", 10, 0.1, 2, 0, tmp_path / out)
 
 
 def test_run_show_and_the_docs_know_the_same_partitions():

@@ -52,7 +52,7 @@ def test_too_little_memory(error: Exception, monkeypatch: pytest.MonkeyPatch, ca
     def fail(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr("fedflat.commands.train.run", fail)
+    monkeypatch.setattr("fedflat.cli.train.run", fail)
     assert main(["run", "fedavg", "--out", "never"]) == 1
     assert capsys.readouterr().err.startswith("fedflat: not enough memory")
 
@@ -61,7 +61,7 @@ def test_other_errors_are_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr("fedflat.commands.train.run", fail)
+    monkeypatch.setattr("fedflat.cli.train.run", fail)
     with pytest.raises(RuntimeError, match="a bug"):
         main(["run", "fedavg", "--out", "never"])
 

@@ -97,10 +97,10 @@ def test_while_torch_is_imported(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "place", "said"),
     [
-        ("analyse run", "fedflat.commands.analyse.parse", "analysis/ of each run"),
-        ("personalise run", "fedflat.personal.table.personalise_command", "nothing was written"),
-        ("reproduce fedsol/table2", "fedflat.papers.command.some_tables", "the same command continues"),
-        ("run fedavg --out run", "fedflat.commands.train.run", "nothing was written"),
+        ("analyse run", "fedflat.cli.analyse.parse_options", "analysis/ of each run"),
+        ("personalise run", "fedflat.cli.personalise.print_personalised", "nothing was written"),
+        ("reproduce fedsol/table2", "fedflat.cli.reproduce.reproduce_tables", "the same command continues"),
+        ("run fedavg --out run", "fedflat.cli.train.run", "nothing was written"),
     ],
 )
 def test_words_that_fit_the_command(

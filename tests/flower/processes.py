@@ -14,9 +14,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import fedflat as ff
+from fedflat.cli.flower import PROJECT, flat_toml, write_flower_app
 from fedflat.flower.config import FederationOptions as Options
 from fedflat.flower.config import to_run_config
-from fedflat.flower.new import PROJECT, toml, write_app
 
 PATIENCE = 1500.0  # seconds before a test gives up; nothing is measured by it
 QUIET = {
@@ -59,7 +59,7 @@ class Federation:
         self.env = os.environ | QUIET | {"FLWR_HOME": str(folder / ".flwr")}
         self.env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        write_app(folder, ff.Experiment())
+        write_flower_app(folder, ff.Experiment())
         self.call(sys.executable, "make_certificates.py", "--nodes", "4")
         connection = folder / ".flwr" / "config.toml"
         connection.write_text(connection.read_text().replace(":8000", f":{self.port}"))
@@ -131,9 +131,9 @@ class Federation:
     def app(self, name: str, experiment: ff.Experiment, client_app: str | None = None, **options: object) -> Path:
         """The app of one run, whose folder is runs/NAME."""
         folder, out = self.folder / "apps" / name, self.folder / "runs" / name
-        write_app(folder, experiment)
+        write_flower_app(folder, experiment)
         config = to_run_config(experiment, Options(out=str(out), **options))  # type: ignore[arg-type]
-        (folder / "pyproject.toml").write_text(PROJECT.replace("federation", name) + toml(config))
+        (folder / "pyproject.toml").write_text(PROJECT.replace("federation", name) + flat_toml(config))
         if client_app:
             (folder / "client_app.py").write_text(client_app)
         return out

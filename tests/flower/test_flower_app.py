@@ -17,10 +17,10 @@ from loopback import EXPERIMENT, Loopback, assert_same, federate, simulate
 from torch import Tensor, nn
 
 import fedflat as ff
+from fedflat.cli.flower import write_flower_app
 from fedflat.flower.app import client_app, server_app
 from fedflat.flower.config import FederationOptions, to_run_config
 from fedflat.flower.messages import MalformedRecord, record_to_state, record_to_tensors, tensors_to_record
-from fedflat.flower.new import write_app
 
 WITHOUT = """
 import sys
@@ -38,7 +38,7 @@ def test_simulations_need_no_flower() -> None:
 
 
 def test_simulations_do_not_import_flower() -> None:
-    words = "import fedflat, fedflat.cli, fedflat.flower.new, sys; print('flwr' in sys.modules)"
+    words = "import fedflat, fedflat.cli, fedflat.cli.flower, sys; print('flwr' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("False\n", "")
 
@@ -49,7 +49,7 @@ def keys_of(app: Path, *words: str) -> dict[str, bytes]:
 
 
 def test_keys(tmp_path: Path) -> None:
-    write_app(tmp_path / "app", EXPERIMENT)
+    write_flower_app(tmp_path / "app", EXPERIMENT)
     made = keys_of(tmp_path / "app", "--host", "server.example", "10.1.2.3", "--nodes", "2")
     assert made.keys() == {"ca.crt", "server.crt", "server.key", "node-0", "node-0.pub", "node-1", "node-1.pub"}
     names = x509.load_pem_x509_certificate(made["server.crt"]).extensions
@@ -62,7 +62,7 @@ def test_keys(tmp_path: Path) -> None:
 
 
 def test_more_nodes_later(tmp_path: Path) -> None:
-    write_app(tmp_path / "app", EXPERIMENT)
+    write_flower_app(tmp_path / "app", EXPERIMENT)
     first, then = keys_of(tmp_path / "app", "--nodes", "1"), keys_of(tmp_path / "app", "--nodes", "2")
     assert then.keys() - first.keys() == {"node-1", "node-1.pub"}
     assert {name: then[name] for name in first} == first
@@ -114,7 +114,7 @@ def test_a_folder_that_cannot_be_used_is_named_by_its_key(tmp_path: Path) -> Non
 
 def test_no_app_is_written_for_probes(tmp_path: Path) -> None:
     with pytest.raises(ff.UserError, match="--probes drift norm: local models are seen only where one process"):
-        write_app(tmp_path / "app", dataclasses.replace(EXPERIMENT, probes=("drift", "norm")))
+        write_flower_app(tmp_path / "app", dataclasses.replace(EXPERIMENT, probes=("drift", "norm")))
     assert not (tmp_path / "app").exists()
 
 

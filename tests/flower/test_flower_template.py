@@ -13,7 +13,7 @@ from flwr.cli.build import build_fab_from_disk
 from loopback import EXPERIMENT, Loopback, federate
 
 import fedflat as ff
-from fedflat.flower.new import write_app
+from fedflat.cli.flower import write_flower_app
 
 TRAVELS = {"pyproject.toml", "README.md", "client_app.py", "server_app.py", "make_certificates.py", ".info/CONTENT"}
 
@@ -21,7 +21,7 @@ TRAVELS = {"pyproject.toml", "README.md", "client_app.py", "server_app.py", "mak
 def test_records_of_runs_stay_on_the_server(tmp_path: Path) -> None:
     """What Flower bundles for the nodes is the app alone, wherever in its folder runs were written."""
     app, experiment = tmp_path / "app", dataclasses.replace(EXPERIMENT, rounds=1)
-    write_app(app, experiment)
+    write_flower_app(app, experiment)
     federate(Loopback(experiment), experiment, app / "second")
     ff.run(experiment, out=app / "deep" / "simulated")
     (app / "second" / "personalise.json").write_text("{}")
@@ -38,7 +38,7 @@ def certificates(app: Path, *words: str) -> list[str]:
 
 
 def test_another_host_needs_new_certificates(tmp_path: Path) -> None:
-    write_app(tmp_path / "app", EXPERIMENT)
+    write_flower_app(tmp_path / "app", EXPERIMENT)
     made = certificates(tmp_path / "app", "--host", "one.example")
     old = (tmp_path / "app" / "keys" / "server.crt").read_bytes()
     said = certificates(tmp_path / "app", "--host", "two.example", "--nodes", "1")
@@ -53,6 +53,6 @@ def test_another_host_needs_new_certificates(tmp_path: Path) -> None:
 
 
 def test_more_keys_need_no_host(tmp_path: Path) -> None:
-    write_app(tmp_path / "app", EXPERIMENT)
+    write_flower_app(tmp_path / "app", EXPERIMENT)
     certificates(tmp_path / "app", "--nodes", "1")
     assert certificates(tmp_path / "app", "--nodes", "2") == ["keys/node-1", "keys/node-1.pub"]

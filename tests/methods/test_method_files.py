@@ -16,8 +16,8 @@ import torch
 from variants import ALL, DEFAULTS
 
 import fedflat as ff
-from fedflat.commands.catalogue import line_on_messages
-from fedflat.commands.parse import method_spec
+from fedflat.cli.arguments import parse_method
+from fedflat.cli.catalogue import line_on_messages
 from fedflat.core.local_training import count_traffic, example_messages
 from fedflat.core.method import Method
 from fedflat.core.state import pack_state
@@ -153,6 +153,6 @@ def test_commands_on_the_pages_exist(page: str) -> None:
     commands = [line.split()[2:] for line in lines if line.startswith("fedflat run ")]
     assert commands
     for spec, *words in commands:
-        own = {flag(field.name) for field in dataclasses.fields(method_spec(spec))}
+        own = {flag(field.name) for field in dataclasses.fields(parse_method(spec))}
         known = own | {flag(field.name) for field in dataclasses.fields(ff.Setting)} | {"--no-regularise"}
         assert {word for word in words if word.startswith("--")} <= known

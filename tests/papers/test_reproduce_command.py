@@ -110,7 +110,7 @@ def test_what_is_too_long_waits_for_what_is_not(
 ) -> None:
     words = ["fedsol/table2", "--cells", "cifar10 lda-0.3 fed*o*", *SMALL, "--seeds", "0", "--budget", "1h"]
     needed = {"fedprox": 7200.0, "fednova": 7200.0, "fedsol": 1.0}
-    monkeypatch.setattr("fedflat.papers.command.estimate_seconds", lambda group, *_: needed[group[0].cells[0].row])
+    monkeypatch.setattr("fedflat.cli.reproduce.estimate_seconds", lambda group, *_: needed[group[0].cells[0].row])
     assert place(*words) == 0
     out = capsys.readouterr().out
     trained = [line.split(":")[0] for line in out.splitlines() if "1 run of 3 rounds" in line]
@@ -123,7 +123,7 @@ def test_what_is_too_long_does_not_wait_for_nothing(
     place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["fedsol/table2", "--cells", "cifar10 lda-0.3 fedprox", *SMALL, "--seeds", "0", "--budget", "1h"]
-    monkeypatch.setattr("fedflat.papers.command.estimate_seconds", lambda *_: 7200.0)
+    monkeypatch.setattr("fedflat.cli.reproduce.estimate_seconds", lambda *_: 7200.0)
     assert place(*words) == 0
     assert "put off" not in capsys.readouterr().out
     assert place.records()

@@ -11,13 +11,13 @@ import pytest
 import torch
 
 import fedflat as ff
+from fedflat.cli.personalise import print_personalised
 from fedflat.core.local_training import SGD, local_update
 from fedflat.core.method import Message, Method
 from fedflat.data.batches import BatchPlan
 from fedflat.engine.rounds import evaluate
 from fedflat.errors import UserError
 from fedflat.personal.fine_tuning import ClientSamples, LocalTrainer, mean_participations, personalise, train_local_only
-from fedflat.personal.table import personalise_command
 from fedflat.runs.folder import load_tensors, save_tensors
 from fedflat.runs.read import read_trained_run
 
@@ -138,7 +138,7 @@ def test_a_model_without_a_head_has_no_neighbours(tmp_path):
 
 
 def test_the_command_writes_what_it_prints(folder, rows, capsys):
-    personalise_command(folder, (1,), alone=False)
+    print_personalised(folder, (1,), alone=False)
     out, err = capsys.readouterr()
     assert err == ""
     written = json.loads((folder / "personalise.json").read_text())

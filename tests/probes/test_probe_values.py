@@ -15,7 +15,7 @@ sys.path.append(str(Path(__file__).parent))
 
 from watched import Round, tiny, watch
 
-from fedflat.commands.probes import describe
+from fedflat.cli.catalogue import describe_probe
 from fedflat.core.local_training import count_traffic
 from fedflat.core.task import Batch
 from fedflat.engine import ENGINES
@@ -236,7 +236,7 @@ def test_engines_agree(method) -> None:
 
 @pytest.mark.parametrize("name", PROBES)
 def test_docstrings_say_what_is_measured_and_what_it_costs(name: str) -> None:
-    told = describe(name, PROBES[name])
+    told = describe_probe(name, PROBES[name])
     assert all(told.values()), told
     assert " = " in told["formulas"]
     assert inspect.getdoc(PROBES[name]).count("\n\nCosts ") == 1

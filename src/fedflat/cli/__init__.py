@@ -11,33 +11,33 @@ from importlib import import_module
 from fedflat.errors import UserError, near_miss
 
 COMMANDS = {
-    "run": ("fedflat.commands.train:run_command", "train one method: fedflat run fedsol --rho 2 --rounds 60"),
-    "compare": ("fedflat.commands.train:compare_command", "train several methods: fedflat compare fedavg fedsol:rho=2"),
-    "report": ("fedflat.commands.report:report_command", "write one HTML page about runs: fedflat report runs/*"),
-    "analyse": ("fedflat.commands.analyse:analyse_command", "measure how flat minima are: fedflat analyse runs/*"),
-    "personalise": ("fedflat.commands.personalise:personalise_command", "fine-tune a run's model for each client"),
-    "methods": ("fedflat.commands.catalogue:methods_command", "list the methods, their options and what they send"),
-    "probes": ("fedflat.commands.probes:probes_command", "list what can be measured during training and its cost"),
-    "reach": ("fedflat.commands.probes:reach_command", "rounds and bytes to an accuracy: fedflat reach runs/*"),
-    "cite": ("fedflat.commands.catalogue:cite_command", "print the BibTeX entries of methods"),
-    "reproduce": ("fedflat.commands.reproduce:reproduce_command", "a paper's table: fedflat reproduce fedsol/table2"),
-    "toy": ("fedflat.commands.toy:toy_command", "FedSOL's two-dimensional example as a table and a picture"),
+    "run": ("fedflat.cli.train:run_command", "train one method: fedflat run fedsol --rho 2 --rounds 60"),
+    "compare": ("fedflat.cli.train:compare_command", "train several methods: fedflat compare fedavg fedsol:rho=2"),
+    "report": ("fedflat.cli.report:report_command", "write one HTML page about runs: fedflat report runs/*"),
+    "analyse": ("fedflat.cli.analyse:analyse_command", "measure how flat minima are: fedflat analyse runs/*"),
+    "personalise": ("fedflat.cli.personalise:personalise_command", "fine-tune a run's model for each client"),
+    "methods": ("fedflat.cli.catalogue:methods_command", "list the methods, their options and what they send"),
+    "probes": ("fedflat.cli.catalogue:probes_command", "list what can be measured during training and its cost"),
+    "reach": ("fedflat.cli.report:reach_command", "rounds and bytes to an accuracy: fedflat reach runs/*"),
+    "cite": ("fedflat.cli.catalogue:cite_command", "print the BibTeX entries of methods"),
+    "reproduce": ("fedflat.cli.reproduce:reproduce_command", "a paper's table: fedflat reproduce fedsol/table2"),
+    "toy": ("fedflat.cli.toy:toy_command", "FedSOL's two-dimensional example as a table and a picture"),
     "data": ("fedflat.cli:data_command", "prepare, list and show data sets"),
     "flower": ("fedflat.cli:flower_command", "train with clients on machines of their own"),
 }
 
 
 DATA = {
-    "list": ("fedflat.commands.data:list_data", "what is prepared and what can be"),
-    "prepare": ("fedflat.commands.data:prepare_data", "make a set ready: fedflat data prepare cifar10"),
+    "list": ("fedflat.cli.data:list_data", "what is prepared and what can be"),
+    "prepare": ("fedflat.cli.data:prepare_data", "make a set ready: fedflat data prepare cifar10"),
     "show": (
-        "fedflat.commands.data:show_data",
+        "fedflat.cli.data:show_data",
         "draw how a partition deals the classes: fedflat data show digits --alpha 0.1",
     ),
 }
 
 
-FLOWER = {"new": ("fedflat.commands.flower:new_app", "write a Flower app: fedflat flower new DIR --config config.yaml")}
+FLOWER = {"new": ("fedflat.cli.flower:new_app", "write a Flower app: fedflat flower new DIR --config config.yaml")}
 
 
 INTERRUPTED = {  # what the user may want to know then; run and compare tell it themselves

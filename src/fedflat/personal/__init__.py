@@ -3,6 +3,5 @@
 from __future__ import annotations
 
 from fedflat.personal.fine_tuning import AccuracyRow, personalise
-from fedflat.personal.table import personalise_command
 
-__all__ = ["AccuracyRow", "personalise", "personalise_command"]
+__all__ = ["AccuracyRow", "personalise"]

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fedflat.cli.analyse import SUMMARY_COLUMNS
 from fedflat.data.dataset import Dataset, default_partition
 from fedflat.data.load import load_dataset
 from fedflat.errors import UserError
-from fedflat.flatness.summary import SHOWN
 from fedflat.runs.build import default_model
 from fedflat.runs.experiment import Setting
 from fedflat.runs.read import DAMAGE, StoredRun, is_measured, is_number, is_number_list
@@ -189,7 +189,7 @@ def _read(path: Path, what: str) -> dict[str, Any]:
     if not isinstance(document["settings"], Mapping):
         raise ValueError("no settings")
     for seed in seeds.values():
-        for key in SHOWN.get(what, {}):
+        for key in SUMMARY_COLUMNS.get(what, {}):
             if not is_measured(seed.get(key)):
                 raise ValueError(f"{key} {seed[key]}")
         for losses in _surfaces(seed, what):

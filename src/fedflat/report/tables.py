@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from fedflat.flatness.summary import SHOWN
+from fedflat.cli.analyse import SUMMARY_COLUMNS
 from fedflat.report.charts import COLOURS
 from fedflat.report.comparison import (
     Documents,
@@ -189,11 +189,11 @@ def flatness_table(
     runs: Sequence[StoredRun], settings: Sequence[RunSettings], documents: Sequence[Documents]
 ) -> PageTable:
     """One row per analysed run, mean ± standard deviation over seeds; the flattest of those that compare is bold."""
-    keys = [(what, key) for what, numbers in SHOWN.items() for key in numbers]
+    keys = [(what, key) for what, numbers in SUMMARY_COLUMNS.items() for key in numbers]
     columns = [_flatness_column(settings, documents, what, key) for what, key in keys]
     leads = _leads(runs)
     rows = [[*leads[n], *(column[n] for column in columns)] for n, found in enumerate(documents) if found]
-    titles = ["method", "folder", *(title for numbers in SHOWN.values() for title in numbers.values())]
+    titles = ["method", "folder", *(title for numbers in SUMMARY_COLUMNS.values() for title in numbers.values())]
     caption = (
         "What fedflat analyse measured, mean ± standard deviation over seeds; of what measures sharpness the lowest "
         "is bold, among runs that differ in method and seeds only and were measured alike. docs/analysis.md says what "

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from itertools import chain, count
 from pathlib import Path
 
-from fedflat.commands.flags import Files
+from fedflat.cli.arguments import RunFiles
 from fedflat.errors import UserError
 from fedflat.options import check_writable
 
@@ -32,7 +32,7 @@ def refuse_file(option: str, folder: Path) -> None:
 
 
 @contextmanager
-def output_folder(files: Files, name: str, leads: bool) -> Iterator[Path]:
+def output_folder(files: RunFiles, name: str, leads: bool) -> Iterator[Path]:
     """The folder of --out, else runs/NAME-DATE-TIME, which the process that leads has for itself.
 
     It is removed where nothing was written to it.

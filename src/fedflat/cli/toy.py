@@ -1,4 +1,4 @@
-"""FedSOL's toy example (Lee et al., 2024, Appendix L): where FedProx and FedSOL come to rest on one client.
+"""fedflat toy: FedSOL's two-dimensional example (Lee et al., 2024, Appendix L), where FedProx and FedSOL come to rest.
 
 Weights (u, v), global model (0, 0), local optimum o = (u_l, v_l), δ > 0:
 
@@ -11,6 +11,7 @@ FedSOL follows ∇L_local at w + ρ w / ‖w‖ and rests at (1 − ρ / ‖o‖
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 
+from fedflat.cli.arguments import parse_options
 from fedflat.core.local_training import SGD, local_step, start_local_training
 from fedflat.core.method import Message, Method
 from fedflat.core.task import Batch, Task
@@ -42,7 +44,7 @@ NOTHING = Batch(torch.zeros(0), torch.zeros(0), torch.zeros(0), None)
 STRENGTHS = (0.1, 0.3, 1.0)  # shown as μ of FedProx and as ρ of FedSOL
 
 
-class Bowl(Task):
+class ToyTask(Task):
     """L_local as a task; there are no samples."""
 
     def __init__(self, optimum: Tensor = OPTIMUM, delta: float = DELTA) -> None:
@@ -58,17 +60,17 @@ class Bowl(Task):
         return self.curvature * (w - self.optimum)
 
 
-def fedprox(mu: float) -> FedProx:
+def toy_fedprox(mu: float) -> FedProx:
     """The proximal loss as a part of the local one."""
     return FedProx(mu=mu)
 
 
-def fedsol(rho: float) -> FedSOL:
+def toy_fedsol(rho: float) -> FedSOL:
     """The proximal loss as a perturbation of fixed length."""
     return FedSOL(rho=rho, lam="fixed", perturb="all", proximal="l2")
 
 
-def path(method: Method, task: Bowl, lr: float = LR, steps: int = STEPS) -> Tensor:
+def toy_path(method: Method, task: ToyTask, lr: float = LR, steps: int = STEPS) -> Tensor:
     """The local weights after 0, 1, …, `steps` steps from the global model, [steps + 1, 2]."""
     msg = Message(torch.zeros_like(task.optimum))
     sgd = SGD(torch.tensor(lr, dtype=msg.params.dtype), 0.0, 0.0)
@@ -79,49 +81,51 @@ def path(method: Method, task: Bowl, lr: float = LR, steps: int = STEPS) -> Tens
     return torch.stack(seen)
 
 
-def fedprox_rest(task: Bowl, mu: float) -> Tensor:
+def fedprox_rest(task: ToyTask, mu: float) -> Tensor:
     """Where FedProx's direction is 0."""
     return task.curvature * task.optimum / (task.curvature + mu)
 
 
-def fedsol_rest(task: Bowl, rho: float) -> Tensor:
+def fedsol_rest(task: ToyTask, rho: float) -> Tensor:
     """Where FedSOL's direction is 0, for ρ < ‖o‖."""
     return task.optimum - rho * unit(task.optimum)
 
 
-def off_line(w: Tensor, task: Bowl) -> float:
+def off_line(w: Tensor, task: ToyTask) -> float:
     """Distance of w from the line through the global model and the local optimum."""
     along = unit(task.optimum)
     return float(norm(w - (w @ along) * along))
 
 
-def toy_command(out: Path) -> None:
+def print_toy(out: Path) -> None:
     """Print where both methods come to rest and draw their paths to the PNG file `out`."""
     check_picture(out)
-    task = Bowl()
-    runs = [("FedProx", "μ", s, fedprox_rest(task, s), path(fedprox(s), task)) for s in STRENGTHS]
-    runs += [("FedSOL", "ρ", s, fedsol_rest(task, s), path(fedsol(s), task)) for s in STRENGTHS]
+    task = ToyTask()
+    runs = [("FedProx", "μ", s, fedprox_rest(task, s), toy_path(toy_fedprox(s), task)) for s in STRENGTHS]
+    runs += [("FedSOL", "ρ", s, fedsol_rest(task, s), toy_path(toy_fedsol(s), task)) for s in STRENGTHS]
     table = Table("method", "rests at", "off the line", "to the optimum", f"after {STEPS} steps")
     for name, letter, strength, rest, seen in runs:
         distances = (f"{off_line(rest, task):.4f}", f"{float(norm(rest - task.optimum)):.4f}")
-        table.add_row(f"{name} {letter} = {strength:g}", _show(rest), *distances, _show(seen[-1]))
+        table.add_row(
+            f"{name} {letter} = {strength:g}", _print_rest_points(rest), *distances, _print_rest_points(seen[-1])
+        )
     console = Console()
     console.print(table) if console.is_terminal else Console(width=120).print(table)
-    _draw(task, runs, out)
+    _draw_paths(task, runs, out)
     print(f"paths drawn in {out}")
 
 
-def _show(w: Tensor) -> str:
+def _print_rest_points(w: Tensor) -> str:
     return f"({w[0]:.4f}, {w[1]:.4f})"
 
 
-def _draw(task: Bowl, runs: list[tuple[str, str, float, Tensor, Tensor]], out: Path) -> None:
+def _draw_paths(task: ToyTask, runs: list[tuple[str, str, float, Tensor, Tensor]], out: Path) -> None:
     """The paths over contours of the local loss, and the line to the optimum."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6, 5.4), layout="constrained")
     axes = figure.add_subplot()
-    _landscape(axes, task)
+    _draw_contours(axes, task)
     for name, letter, strength, rest, seen in runs:
         colour = ("tab:blue" if name == "FedProx" else "tab:red", 0.4 + 0.6 * strength / max(STRENGTHS))
         axes.plot(*seen.T, color=colour, label=f"{name} {letter} = {strength:g}")
@@ -133,9 +137,24 @@ def _draw(task: Bowl, runs: list[tuple[str, str, float, Tensor, Tensor]], out: P
     os.replace(temporary, out)
 
 
-def _landscape(axes: Any, task: Bowl) -> None:
+def _draw_contours(axes: Any, task: ToyTask) -> None:
     u, v = torch.meshgrid(*[torch.linspace(-0.1, 1.2, 80, dtype=torch.float64)] * 2, indexing="ij")
     losses = task.loss(torch.stack([u, v], -1), NOTHING)
     axes.contour(u, v, losses, levels=torch.linspace(0, 1, 15)[1:] ** 2, colors="lightgrey", linewidths=0.8)
     axes.plot(*zip((0, 0), task.optimum.tolist(), strict=True), color="limegreen", label="line to the local optimum")
     axes.plot(*task.optimum, "k*", markersize=12)
+
+
+@dataclass(frozen=True)
+class ToyOptions:
+    """FedSOL's two-dimensional example: where FedProx and FedSOL come to rest, and on which paths."""
+
+    out: Path = Path("toy.png")
+    """The picture to write."""
+
+
+def toy_command(words: list[str]) -> None:
+    """fedflat toy."""
+    options = parse_options(ToyOptions, words, "fedflat toy")
+
+    print_toy(options.out)

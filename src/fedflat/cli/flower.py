@@ -1,15 +1,18 @@
-"""fedflat flower new: the folder of a ready Flower app for an experiment."""
+"""fedflat flower new: write the folder of a ready Flower app for an experiment."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from string import Template
 
+from fedflat.cli.arguments import parse_options, split_positionals
 from fedflat.errors import UserError
 from fedflat.flower.config import ConfigValue, FederationOptions, to_run_config
+from fedflat.runs.config import load_experiment
 from fedflat.runs.experiment import Experiment
 
 COPIED = {name: name for name in ("server_app.py", "client_app.py", "make_certificates.py", "flower.env")}
@@ -36,20 +39,20 @@ clientapp = "client_app:app"
 """
 
 
-def write_app(folder: Path, experiment: Experiment) -> None:
+def write_flower_app(folder: Path, experiment: Experiment) -> None:
     """Write the app; a folder that holds anything is left alone."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"flower new {folder}: exists and is not an empty folder; choose another")
     config, template = to_run_config(experiment, FederationOptions()), files("fedflat.flower") / "template"
     texts = {target: (template / name).read_text(encoding="utf-8") for name, target in COPIED.items()}
-    texts["pyproject.toml"] = PROJECT + toml(config)
+    texts["pyproject.toml"] = PROJECT + flat_toml(config)
     texts["README.md"] = _readme((template / "README.md").read_text(encoding="utf-8"), config)
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
 
 
-def toml(config: Mapping[str, ConfigValue]) -> str:
+def flat_toml(config: Mapping[str, ConfigValue]) -> str:
     """Flat keys and plain values as TOML, whose dotted keys are the levels."""
     return "".join(f"{key} = {_value(value)}\n" for key, value in config.items())
 
@@ -68,3 +71,22 @@ def _readme(text: str, config: Mapping[str, ConfigValue]) -> str:
         dataset=config["dataset"],
         out=config["federation.out"],
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewOptions:
+    """Write a ready Flower app that trains an experiment with clients on machines of their own."""
+
+    config: Path | None = None
+    """YAML file of the experiment, such as the config.yaml of a run; the defaults unless given."""
+
+
+def new_app(words: list[str]) -> None:
+    """fedflat flower new DIR."""
+    folders, flags = split_positionals(words)
+    options = parse_options(NewOptions, flags, "fedflat flower new DIR")
+    if len(folders) != 1:
+        raise UserError(f"{' '.join(['flower new', *folders])}: name the folder to write")
+
+    write_flower_app(Path(folders[0]), load_experiment(options.config) if options.config else Experiment())
+    print(f"a Flower app in {folders[0]}; its README.md has the commands")

@@ -1,4 +1,4 @@
-"""fedflat methods and cite."""
+"""fedflat methods, cite and probes: what there is."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from typing import Any
 
 import torch
 
-from fedflat.commands.parse import parse
+from fedflat.cli.arguments import parse_options
 from fedflat.core.local_training import count_traffic
 from fedflat.core.method import Method
 from fedflat.methods import METHODS
+from fedflat.probes import PROBES
+from fedflat.probes.probe import Probe
 from fedflat.runs.config import find_method
 
-MODEL = 10_000  # parameters of the model on which communication is counted
+COUNTED_PARAMETERS = 10_000  # parameters of the model on which communication is counted
 
 
 @dataclass(frozen=True)
@@ -29,23 +31,23 @@ class MethodsOptions:
 
 def methods_command(words: list[str]) -> None:
     """Every method with paper, hyper-parameters and counted communication."""
-    options = parse(MethodsOptions, words, "fedflat methods")
-    rows = [describe(name, cls) for name, cls in METHODS.items()]
-    print(json.dumps(rows, indent=2, ensure_ascii=False)) if options.json else _table(rows)
+    options = parse_options(MethodsOptions, words, "fedflat methods")
+    rows = [describe_method(name, cls) for name, cls in METHODS.items()]
+    print(json.dumps(rows, indent=2, ensure_ascii=False)) if options.json else _print_methods(rows)
 
 
-def describe(name: str, cls: type[Method]) -> dict[str, Any]:
+def describe_method(name: str, cls: type[Method]) -> dict[str, Any]:
     """One method: what its file says and what its messages weigh, in models of 4-byte parameters."""
     method = cls()
-    sent = count_traffic(method, torch.zeros(MODEL))
+    sent = count_traffic(method, torch.zeros(COUNTED_PARAMETERS))
     return {
         "name": name,
         "class": cls.__name__,
         "paper": summary_line(cls),
         "hyperparameters": {f.name: _plain(getattr(method, f.name)) for f in dataclasses.fields(method)},
-        "models_down": round(sent.down / MODEL / 4, 2),
-        "models_up": round(sent.up / MODEL / 4, 2),
-        "client_keeps_models": round(sent.kept / MODEL / 4, 2),
+        "models_down": round(sent.down / COUNTED_PARAMETERS / 4, 2),
+        "models_up": round(sent.up / COUNTED_PARAMETERS / 4, 2),
+        "client_keeps_models": round(sent.kept / COUNTED_PARAMETERS / 4, 2),
         "messages": line_on_messages(cls),
     }
 
@@ -70,7 +72,7 @@ def _plain(value: Any) -> Any:
     return type(value).__name__ if isinstance(value, Method) else value
 
 
-def _table(rows: list[dict[str, Any]]) -> None:
+def _print_methods(rows: list[dict[str, Any]]) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
@@ -92,3 +94,40 @@ def cite_command(words: list[str]) -> None:
     names = [part.partition(":")[0] for word in words for part in word.split("+")]
     entries = dict.fromkeys(find_method(name).citation for name in names)
     print("\n\n".join(entries))
+
+
+@dataclass(frozen=True)
+class ProbesOptions:
+    """List what can be measured during training, and what it costs."""
+
+    json: bool = False
+    """Print JSON instead of a table."""
+
+
+def probes_command(words: list[str]) -> None:
+    """Every probe with what it measures and costs."""
+    options = parse_options(ProbesOptions, words, "fedflat probes")
+    rows = [describe_probe(name, probe) for name, probe in PROBES.items()]
+    if options.json:
+        print(json.dumps(rows, indent=2, ensure_ascii=False))
+    else:
+        _print_probes(["probe", "measures", "costs"], [[row["name"], row["summary"], row["costs"]] for row in rows])
+
+
+def describe_probe(name: str, probe: Probe) -> dict[str, str]:
+    """One probe as its docstring tells: first line, formulas between, and the last paragraph, "Costs …"."""
+    text, _, costs = (inspect.getdoc(probe) or "").rpartition("\n\nCosts ")
+    summary, _, formulas = text.partition("\n\n")
+    return {"name": name, "summary": summary, "formulas": formulas, "costs": " ".join(costs.split()).rstrip(".")}
+
+
+def _print_probes(headings: list[str], rows: list[list[str]]) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(*headings, box=SIMPLE_HEAD)
+    for row in rows:
+        table.add_row(*row)
+    console = Console()
+    (console if console.is_terminal else Console(width=140)).print(table, highlight=False)

@@ -1,12 +1,20 @@
-"""What `fedflat reproduce` does."""
+"""fedflat reproduce."""
 
 from __future__ import annotations
 
+import re
 import sys
+import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
+from fedflat.cli.arguments import parse_options, split_positionals
+from fedflat.cli.outputs import check_file, refuse_file
+from fedflat.engine.processes import find_rank
 from fedflat.errors import UserError, near_miss
+from fedflat.options import Count, Index, check_writable
 from fedflat.reproduce.cells import TABLES, find_table
 from fedflat.reproduce.render import FORMATS, as_text, table_rows
 from fedflat.reproduce.results import StoredResults
@@ -23,6 +31,7 @@ from fedflat.reproduce.train import (
     train_group,
     training_jobs,
 )
+from fedflat.runs.experiment import Experiment
 from fedflat.runs.result import software_versions
 
 
@@ -44,7 +53,7 @@ def _counts(table: PaperTable, stored: StoredResults, request: ReproduceRequest)
     return tuple(map(str, numbers))
 
 
-def some_tables(
+def reproduce_tables(
     names: Sequence[str],
     request: ReproduceRequest,
     patterns: Sequence[str],
@@ -53,15 +62,19 @@ def some_tables(
     form: str = "text",
 ) -> None:
     """Train what is missing of the chosen cells, unless `show`, and print them table by table."""
-    chosen = choose([find_table(name) for name in dict.fromkeys(names)], patterns, variant)
+    chosen = choose_cells([find_table(name) for name in dict.fromkeys(names)], patterns, variant)
     if not show:
         every = [cell for _, cells in chosen for cell in cells]
-        train(training_jobs(every, request.stored(), request), request)
+        train_missing(training_jobs(every, request.stored(), request), request)
         _tell_absent(every, request)
     stored = request.stored()
     for table, cells in chosen:
         lines = table_rows(table, cells, stored, request)
-        print(FORMATS[form](lines) if form in FORMATS else as_text(lines, title=_title(table, chosen), note=table.note))
+        print(
+            FORMATS[form](lines)
+            if form in FORMATS
+            else as_text(lines, title=_table_title(table, chosen), note=table.note)
+        )
 
 
 def _tell_absent(cells: Sequence[TableCell], request: ReproduceRequest) -> None:
@@ -73,12 +86,12 @@ def _tell_absent(cells: Sequence[TableCell], request: ReproduceRequest) -> None:
         print(f"{name} is not prepared, so its cells were not trained: fedflat data prepare {name}", file=sys.stderr)
 
 
-def _title(table: PaperTable, chosen: Sequence[object]) -> str:
+def _table_title(table: PaperTable, chosen: Sequence[object]) -> str:
     """With the table's name where there are several."""
     return f"{table.name}: {table.title}" if len(chosen) > 1 else table.title
 
 
-def choose(
+def choose_cells(
     tables: Sequence[PaperTable], patterns: Sequence[str], variant: str = ""
 ) -> list[tuple[PaperTable, list[TableCell]]]:
     """Tables with their cells that match; raises UserError where none does."""
@@ -95,7 +108,7 @@ def choose(
     return [(table, cells) for table, cells in zip(tables, found, strict=True) if cells]
 
 
-def train(todo: Sequence[TrainingJob], request: ReproduceRequest) -> None:
+def train_missing(todo: Sequence[TrainingJob], request: ReproduceRequest) -> None:
     """Group after group, those first that end in time; then as much of the others as there is time for."""
     queue, late = group_jobs(todo), list[list[TrainingJob]]()
     while queue or late:
@@ -133,3 +146,105 @@ def write_page(request: ReproduceRequest, out: Path) -> None:
 
     reproduction_page(request, out)
     print(f"written: {out}")
+
+
+PROG = "fedflat reproduce [TABLE ...]"
+
+
+FORMS = ("markdown", "latex", "csv")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReproduceOptions:
+    """Train the cells of papers' tables that are missing and print them with our numbers; without TABLE, list all."""
+
+    cells: tuple[str, ...] = ()
+    """Only cells whose words match these patterns in order, for example "cifar10 lda-0.1 *"; several may be given."""
+    variant: str = ""
+    """A variant of the cells, such as released; the paper's own settings unless given."""
+    seeds: tuple[Index, ...] = (0, 1, 2)
+    """Seeds; those that are stored are not trained again."""
+    rounds: Count | None = None
+    """Fewer rounds than the paper's, for a try; there is no verdict then."""
+    dataset: str | None = None
+    """Another data set, such as digits, for a try; there is no verdict then."""
+    budget: str | None = None
+    """Time that may be used, such as 90s, 20m or 1.5h; what ends within it goes first, the rest continues next time."""
+    engine: Literal["auto", "sequential", "batched"] = "auto"
+    """How clients train (fedflat run --help)."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where to train; auto takes a GPU if there is one."""
+    precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = "auto"
+    """Arithmetic of the models; auto is tf32 on a GPU, fp32 on a CPU."""
+    results: Path = Path("results")
+    """Folder of the stored results."""
+    runs: Path = Path("runs/reproduce")
+    """Folder for run folders, from which interrupted training continues."""
+    data_note: str = ""
+    """Words about the data, stored with the results, such as "CIFAR-10 (JPEG)"."""
+    show: bool = False
+    """Train nothing: print the tables from what is stored, or write the page about all tables to --out."""
+    out: Path = Path("docs/reproduction.md")
+    """The page that --show writes."""
+    markdown: bool = False
+    """Print the table in Markdown."""
+    latex: bool = False
+    """Print the table in LaTeX."""
+    csv: bool = False
+    """Print the table as comma-separated values."""
+
+
+def reproduce_command(words: list[str]) -> None:
+    """fedflat reproduce."""
+    began = time.monotonic()
+    names, flags = split_positionals(words)
+    options = parse_options(ReproduceOptions, flags, PROG)
+    _check(options, names)
+    if find_rank(options.engine).size > 1:
+        raise UserError("reproduce: trains in one process; do not start it with torchrun")
+
+    from fedflat.reproduce.train import ReproduceRequest
+
+    names_of = ("results", "runs", "seeds", "rounds", "dataset", "engine", "device", "precision", "data_note")
+    deadline = began + _seconds(options.budget)
+    request = ReproduceRequest(**{name: getattr(options, name) for name in names_of}, deadline=deadline)
+    form = next((name for name in FORMS if getattr(options, name)), "text")
+    if names:
+        reproduce_tables(names, request, options.cells, options.variant, options.show, form)
+    elif options.show:
+        write_page(request, options.out)
+    else:
+        list_tables(request, form)
+
+
+def _check(options: ReproduceOptions, names: list[str]) -> None:
+    """Raise UserError for options that contradict each other or would do nothing."""
+    Experiment(seeds=options.seeds).check()
+    forms = [f"--{name}" for name in FORMS if getattr(options, name)]
+    if len(forms) > 1:
+        raise UserError(f"{' '.join(forms)}: choose one form")
+    alone = [f"--{name}" for name in ("cells", "variant") if getattr(options, name) and not names]
+    if alone:
+        raise UserError(f"{alone[0]}: chooses cells of a TABLE, and none is named; fedflat reproduce lists them")
+    _check_paths(options, names)
+
+
+def _check_paths(options: ReproduceOptions, names: list[str]) -> None:
+    """Raise UserError for paths that cannot be read or written, before anything is trained."""
+    refuse_file("--results", options.results)
+    if names and not options.show:
+        check_writable("--results", options.results, options.results)
+    if options.show and not names:
+        check_file(options.out, "reproduction.md")
+        if not options.results.is_dir():
+            raise UserError(f"--results {options.results}: no such folder, and the page is written from stored results")
+
+
+def _seconds(budget: str | None) -> float:
+    """A time such as 90s, 20m or 1.5h."""
+    if budget is None:
+        return float("inf")
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", budget)
+    if not found or not float(found[1]):
+        raise UserError(f"--budget {budget}: must be a time such as 90s, 20m or 1.5h")
+    return float(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]]

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from fedflat.commands.catalogue import summary_line
-from fedflat.commands.continuing import continuing
-from fedflat.commands.flags import Files, parse_flags, refuse_inner
-from fedflat.commands.outputs import output_folder, slug
-from fedflat.commands.parse import leading, method_spec
-from fedflat.commands.rehearsal import rehearse
+from fedflat.cli.arguments import RunFiles, parse_flags, parse_method, refuse_inner, split_positionals
+from fedflat.cli.catalogue import summary_line
+from fedflat.cli.outputs import output_folder, slug
+from fedflat.core.local_training import example_messages
 from fedflat.core.method import Method
 from fedflat.engine.processes import find_rank
+from fedflat.engine.sequential import client_batches
 from fedflat.errors import UserError
 from fedflat.methods import METHODS
 from fedflat.methods.differential_privacy import describe_privacy
 from fedflat.options import Fraction
 from fedflat.progress import LogTicker
+from fedflat.runs.build import build_run
 from fedflat.runs.config import dump_experiment, load_experiment, method_to_dict, same_run
 from fedflat.runs.experiment import Experiment, Setting
 from fedflat.runs.folder import OtherRunError
@@ -29,8 +31,46 @@ from fedflat.runs.result import Result
 from fedflat.runs.train import run
 
 
+@contextmanager
+def tell_how_to_continue(
+    command: list[str], folders: list[Path], out: Path, shown: Sequence[str] = ()
+) -> Iterator[None]:
+    """Whatever stops `command`, which trains in `folders` and reports with the flags `shown`, tells how to continue."""
+    again = [*command, *shown]
+    try:
+        yield
+    except OtherRunError as error:
+        raise UserError(f"{error}, or continue that one: {_continue_command(again, error.path, out)}") from None
+    except KeyboardInterrupt:
+        begun = [folder for folder in folders if (folder / "config.yaml").exists()]
+        if all((folder / "result.json").exists() for folder in folders):
+            report = ["fedflat", "report", *map(str, folders), *shown]
+            hint = f"training is complete; for the report: {shlex.join(report)}"
+        else:
+            hint = f"continue with: {_continue_command(again, begun[0], out)}" if begun else "nothing was written"
+        raise KeyboardInterrupt(hint) from None
+
+
+def _continue_command(command: list[str], folder: Path, out: Path) -> str:
+    """The command that continues in `out` as one of its folders was begun."""
+    return shlex.join(["fedflat", *command, "--config", str(folder / "config.yaml"), "--out", str(out), "--resume"])
+
+
+def dry_run(experiments: Mapping[str, Experiment]) -> None:
+    """One step of every method, by the words that name it; methods of one setting share data and model."""
+    assembly = build_run(next(iter(experiments.values())))
+    w, batch = assembly.starts[0], next(client_batches(assembly.feed, 0, 0, 0, 0))
+    for name, experiment in experiments.items():
+        method = experiment.method
+        try:
+            method.step(assembly.task, w, batch, example_messages(method, w)[0], method.init_client(w))
+        except UserError as error:
+            named = str(error).startswith(f"method {name}:")
+            raise error if named else UserError(f"method {name}: {error}") from None
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Comparison(Files):
+class CompareFiles(RunFiles):
     """Where the comparison is described and what it leaves."""
 
     out: Path | None = None
@@ -41,7 +81,7 @@ class Comparison(Files):
 
 def run_command(words: list[str]) -> None:
     """Train one method."""
-    names, flags = leading(words)
+    names, flags = split_positionals(words)
     if len(names) > 1:
         raise UserError(f"run {' '.join(names)}: give one method; several are for fedflat compare")
     if not names and not _asks(flags, "--config", "--help", "-h"):
@@ -53,36 +93,36 @@ def run_command(words: list[str]) -> None:
     prog = f"fedflat run {names[0] if names else 'METHOD'}"
     if names:
         refuse_inner(names[0], method, flags)
-    options = parse_flags(method, base, Files, flags, prog, about)
+    options = parse_flags(method, base, RunFiles, flags, prog, about)
     values = {f.name: getattr(options.method, f.name) for f in dataclasses.fields(method)}
     experiment = _experiment(dataclasses.replace(method, **values), options.setting)
     label = names[0] if names else method_to_dict(method)["name"]
     leads = find_rank(experiment.engine).leads
-    with output_folder(options.files, label, leads) as out, continuing(["run"], [out], out):
-        result = train(experiment, out, options.files.resume, label)
+    with output_folder(options.files, label, leads) as out, tell_how_to_continue(["run"], [out], out):
+        result = train_with_bar(experiment, out, options.files.resume, label)
         if leads:
             _show([(label, result)], [out], out / "report.html", 0.8)
 
 
 def compare_command(words: list[str]) -> None:
     """Train several methods under the same setting."""
-    names, flags = leading(words)
+    names, flags = split_positionals(words)
     if not names and not _asks(flags, "--help", "-h"):
         raise UserError("compare: name the methods first, for example fedflat compare fedavg fedsol:rho=2")
     if len(set(names)) < len(names):
         raise UserError(f"compare {' '.join(names)}: every method may appear once")
     base = _from_file(flags)
-    methods = [method_spec(name) for name in names]
+    methods = [parse_method(name) for name in names]
     about = f"Train several methods (NAME or NAME:rho=2,...) and compare them: {', '.join(METHODS)}."
-    options = parse_flags(None, base, Comparison, flags, "fedflat compare METHOD METHOD ...", about)
+    options = parse_flags(None, base, CompareFiles, flags, "fedflat compare METHOD METHOD ...", about)
     if find_rank(options.setting.engine).size > 1:
         raise UserError("compare: trains in one process; under torchrun use fedflat run for each method")
     experiments = {name: _experiment(method, options.setting) for name, method in zip(names, methods, strict=True)}
     with output_folder(options.files, "compare", leads=True) as out:
         folders = {name: out / slug(name) for name in names}
         target = options.files.target
-        shown = [] if target == Comparison.target else ["--target", str(target)]
-        with continuing(["compare", *names], list(folders.values()), out, shown):
+        shown = [] if target == CompareFiles.target else ["--target", str(target)]
+        with tell_how_to_continue(["compare", *names], list(folders.values()), out, shown):
             results = _compared(experiments, folders, options.files.resume)
             _show(results, list(folders.values()), out / "report.html", target)
 
@@ -93,11 +133,11 @@ def _compared(
     """Every method's result, those of a resumed comparison as they are; what cannot be trained is refused first."""
     done = {name: _finished(experiment, folders[name], resume) for name, experiment in experiments.items()}
     if left := {name: experiment for name, experiment in experiments.items() if not done[name]}:
-        rehearse(left)
-    return [(name, done[name] or train(e, folders[name], resume, name)) for name, e in experiments.items()]
+        dry_run(left)
+    return [(name, done[name] or train_with_bar(e, folders[name], resume, name)) for name, e in experiments.items()]
 
 
-def train(experiment: Experiment, out: Path, resume: bool, label: str) -> Result:
+def train_with_bar(experiment: Experiment, out: Path, resume: bool, label: str) -> Result:
     """Train with a live progress bar, or lines where there is no terminal, of which many processes show one."""
     from fedflat.progress import TrainingBar
 
@@ -108,12 +148,12 @@ def train(experiment: Experiment, out: Path, resume: bool, label: str) -> Result
 
         def watch(round: int, rows: list[dict[str, Any]]) -> None:
             bar.update(round, rows)
-            pulse.tell(_line(label, round, experiment.rounds, rows))
+            pulse.tell(_progress_line(label, round, experiment.rounds, rows))
 
         return run(experiment, out, resume, watch)
 
 
-def _line(label: str, round: int, rounds: int, rows: list[dict[str, Any]]) -> str:
+def _progress_line(label: str, round: int, rounds: int, rows: list[dict[str, Any]]) -> str:
     """How far training is, in words."""
     accuracy = f", accuracy {fmean(row['accuracy'] for row in rows):.1%}" if rows else ""
     return f"{label}: round {round} of {rounds}{accuracy}"
@@ -168,7 +208,7 @@ def _from_file(flags: list[str]) -> Experiment:
 
 def _method(spec: str, base: Method) -> Method:
     """The method a spec names, with the hyper-parameters of the config file where it is the file's method."""
-    method = method_spec(spec)
+    method = parse_method(spec)
     return base if type(method) is type(base) and ":" not in spec and "+" not in spec else method
 
 

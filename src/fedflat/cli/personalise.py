@@ -1,0 +1,70 @@
+"""fedflat personalise."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from fedflat.cli.arguments import parse_options, split_positionals
+from fedflat.cli.outputs import check_file
+from fedflat.errors import UserError
+from fedflat.options import Epochs, Positive
+from fedflat.personal.fine_tuning import AccuracyRow, personalise
+from fedflat.runs.folder import write_atomically
+
+
+def print_personalised(
+    run: Path, epochs: Sequence[int] = (1, 5), out: Path | None = None, alone: bool = True, lr: float | None = None
+) -> None:
+    """Print the accuracy of personal models and write them to `out`, by default personalise.json in RUN."""
+    out = out or run / "personalise.json"
+    rows = personalise(run, epochs, alone, lr)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(out, json.dumps([row._asdict() for row in rows], indent=2) + "\n")
+    console = Console()
+    console.print(personal_table(rows)) if console.is_terminal else Console(width=120).print(personal_table(rows))
+    print(f"accuracy of every client in {out}")
+
+
+def personal_table(rows: Sequence[AccuracyRow]) -> Table:
+    """One line per scheme and number of epochs."""
+    clients = sum(len(seed) for seed in rows[0].clients.values())
+    caption = (
+        f"mean ± standard deviation over {clients} clients (of all seeds), tested on their own label mix; "
+        "0 epochs is the global model"
+    )
+    shown = Table("model", "epochs", "accuracy", caption=caption)
+    for row in rows:
+        shown.add_row(row.scheme, str(row.epochs), f"{row.accuracy:.2%} ± {row.std:.2%}")
+    return shown
+
+
+@dataclass(frozen=True, kw_only=True)
+class PersonaliseOptions:
+    """Let every client make the final model of a run its own, and measure it on the client's label mix."""
+
+    epochs: tuple[Epochs, ...] = (1, 5)
+    """Epochs of fine-tuning on the client's own data; 0 is the global model."""
+    lr: Positive | None = None
+    """Learning rate of fine-tuning; the run's unless given."""
+    no_alone: bool = False
+    """Leave out the models that clients train alone from the initial one."""
+    out: Path | None = None
+    """File for every client's accuracy; personalise.json in the run's folder unless given."""
+
+
+def personalise_command(words: list[str]) -> None:
+    """fedflat personalise RUN."""
+    runs, flags = split_positionals(words)
+    options = parse_options(PersonaliseOptions, flags, "fedflat personalise RUN")
+    if len(runs) != 1:
+        raise UserError(f"{' '.join(['personalise', *runs])}: name the folder of one complete run")
+    out = options.out or Path(runs[0]) / "personalise.json"
+    check_file(out, "personalise.json")
+
+    print_personalised(Path(runs[0]), options.epochs, out, not options.no_alone, options.lr)
