@@ -53,10 +53,10 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=20)
     given = parser.parse_args()
     experiment = replace(JOBS[given.job], precision=given.precision, engine="batched", seeds=tuple(given.seeds))
-    assembly = build_run(experiment)
-    training = Training(experiment, assembly, None)
+    built = build_run(experiment)
+    training = Training(experiment, built, None)
     found = events(training)
-    steps = makespan(expected_steps(experiment, assembly)[WARM_UP], training.engine.lanes)
+    steps = makespan(expected_steps(experiment, built)[WARM_UP], training.engine.lanes)
     print(table(found, training.engine.lanes, steps, given.rows))
 
 

@@ -74,7 +74,7 @@ def write_job(path: str, rounds: int, seed: int) -> None:
     experiment = replace(JOBS["digits"], device="cpu")
     data = build_run(experiment)
     dataset, owner = data.dataset, torch.full_like(data.dataset.y, -1)
-    for client, rows in enumerate(data.parts):
+    for client, rows in enumerate(data.client_rows):
         owner[torch.from_numpy(rows)] = client
     x, x_test = (normalise(t, dataset.mean, dataset.std) for t in (dataset.x, dataset.x_test))
     how = (experiment.cohort, experiment.local_epochs, experiment.batch_size, experiment.lr, seed)

@@ -83,8 +83,8 @@ JOBS = {
 def measure(name: str, experiment: fedflat.Experiment, home: torch.device | None) -> dict[str, Any]:
     """Start-up (data, model, compilation, first round) apart from the remaining rounds; clients' states at `home`."""
     begin = time.perf_counter()
-    assembly = build_run(experiment)
-    training = Training(experiment, assembly, None, trials=assembly.trials(experiment, home) if home else None)
+    built = build_run(experiment)
+    training = Training(experiment, built, None, trials=built.trials(experiment, home) if home else None)
     training.play_round()
     _wait()
     ready, steps, first = time.perf_counter(), training.steps, training.round
@@ -112,10 +112,12 @@ def measure(name: str, experiment: fedflat.Experiment, home: torch.device | None
 
 def estimate(training: Training) -> int:
     """Bytes that the run was expected to take on a GPU, its data included."""
-    experiment, (_, parts, feed, task, starts) = training.experiment, training.assembly
+    experiment, (_, parts, client_data, task, starts) = training.experiment, training.built
     trials = [(len(parts), experiment.cohort) for _ in experiment.seeds]
     lanes = getattr(training.engine, "lanes", 1)
-    return sum(estimate_memory(experiment.method, task, feed, starts[0], lanes, trials)) + count_bytes((feed.x, feed.y))
+    return sum(estimate_memory(experiment.method, task, client_data, starts[0], lanes, trials)) + count_bytes(
+        (client_data.x, client_data.y)
+    )
 
 
 def repeated(name: str, experiment: fedflat.Experiment, repetitions: int, home: torch.device | None) -> dict[str, Any]:

@@ -53,21 +53,21 @@ class Loop:
 
     def __init__(self, name: str, job: fedflat.Experiment) -> None:
         self.job, self.data = job, build_run(job)
-        self.device, self.test = self.data.feed.y.device, self.data.feed.test()
+        self.device, self.test = self.data.client_data.y.device, self.data.client_data.test()
         torch.manual_seed(job.seeds[0])
         self.model, self.draw = MODELS[name]().to(self.device), random.Random(job.seeds[0])
         constants = (self.data.dataset.mean, self.data.dataset.std)
         self.mean, self.std = (torch.tensor(c, device=self.device).view(-1, 1, 1) for c in constants)
-        self.clients = [torch.from_numpy(part).to(self.device) for part in self.data.parts]
+        self.clients = [torch.from_numpy(part).to(self.device) for part in self.data.client_rows]
         self.steps = 0
 
     def images(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """These images, augmented and normalised, and their classes."""
-        feed, x = self.data.feed, self.data.feed.x[rows]
-        if feed.spec.crop:
-            x = crop_and_flip(x, feed.spec.crop)
+        client_data, x = self.data.client_data, self.data.client_data.x[rows]
+        if client_data.spec.crop:
+            x = crop_and_flip(x, client_data.spec.crop)
         x = ((x / 255 if x.dtype == torch.uint8 else x) - self.mean) / self.std
-        return cut_out(x, feed.spec.cutout) if feed.spec.cutout else x, feed.y[rows]
+        return cut_out(x, client_data.spec.cutout) if client_data.spec.cutout else x, client_data.y[rows]
 
     def play_round(self, round: int) -> None:
         """Train a cohort and average it."""

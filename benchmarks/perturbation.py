@@ -10,26 +10,27 @@ import argparse
 
 import torch
 from torch import Tensor
+from torch.func import grad
 
 import fedflat
 from fedflat.core.task import Batch
 from fedflat.core.vectors import unit
 from fedflat.data.augment import normalise
-from fedflat.methods.fedsol_ablation import part_of
-from fedflat.runs.build import RunParts, build_run
+from fedflat.methods.fedsol import kl_loss, part_of, perturbation_strength
+from fedflat.runs.build import BuiltRun, build_run
 
 STEPS, WARM_UP = (5, 20, 45), 150
 
 
-def draw(built: RunParts, rows: Tensor, generator: torch.Generator) -> Batch:
+def draw(built: BuiltRun, rows: Tensor, generator: torch.Generator) -> Batch:
     """50 random samples of these rows, without augmentation."""
-    feed, data = built.feed, built.dataset
+    client_data, data = built.client_data, built.dataset
     at = rows[torch.randperm(len(rows), generator=generator)[:50]]
-    x = normalise(feed.x[at], data.mean, data.std, feed.dtype)
-    return Batch(x, feed.y[at], torch.ones_like(at, dtype=torch.bool), None)
+    x = normalise(client_data.x[at], data.mean, data.std, client_data.dtype)
+    return Batch(x, client_data.y[at], torch.ones_like(at, dtype=torch.bool), None)
 
 
-def train(built: RunParts, w: Tensor, rows: Tensor, steps: int, generator: torch.Generator) -> Tensor:
+def train(built: BuiltRun, w: Tensor, rows: Tensor, steps: int, generator: torch.Generator) -> Tensor:
     """SGD with learning rate 0.01 and momentum 0.9."""
     momentum = torch.zeros_like(w)
     for _ in range(steps):
@@ -38,12 +39,12 @@ def train(built: RunParts, w: Tensor, rows: Tensor, steps: int, generator: torch
     return w
 
 
-def reach(method: fedflat.FedSOL, built: RunParts, w: Tensor, local: Tensor, batch: Batch) -> float:
+def reach(method: fedflat.FedSOL, built: BuiltRun, w: Tensor, local: Tensor, batch: Batch) -> float:
     """‖ρ Λ ⊙ unit(∇L_p)‖ at the local model."""
-    task, message = built.task, method.broadcast(method.init_server(w))
-    proximal = method._term().step(task, local, batch, message, method.init_client(w))[0]
-    scale = task.flatten(method._scale(task.unflatten(local - w)))
-    return float((scale * unit(part_of(task, method.perturb, proximal))).norm())
+    task, teacher = built.task, built.task.logits(w, batch)
+    proximal = grad(lambda v: kl_loss(task, task.logits(v, batch), teacher, batch, method.temperature))(local)
+    strength = task.flatten(perturbation_strength(method.lam, method.rho, task.unflatten(local - w)))
+    return float((strength * unit(part_of(task, method.perturb, proximal))).norm())
 
 
 def main() -> None:
@@ -54,8 +55,8 @@ def main() -> None:
     given = parser.parse_args()
     built = build_run(fedflat.Experiment(**vars(given), partition="lda", alpha=0.1, clients=100, cohort=10))
     generator = torch.Generator().manual_seed(0)
-    rows = torch.from_numpy(sorted(built.parts, key=len)[60])
-    w = train(built, built.starts[0], torch.arange(len(built.feed.y)), WARM_UP, generator)
+    rows = torch.from_numpy(sorted(built.client_rows, key=len)[60])
+    w = train(built, built.initial_params[0], torch.arange(len(built.client_data.y)), WARM_UP, generator)
     print("| Λ | perturbed | " + " | ".join(f"{steps} steps" for steps in STEPS) + " |\n|---|---|---|---|---|")
     ends = [train(built, w, rows, steps, generator) for steps in STEPS]
     batch = draw(built, rows, generator)

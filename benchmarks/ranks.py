@@ -23,7 +23,7 @@ from machine import describe
 from synthetic import images
 
 import fedflat
-from fedflat.engine.distributed import Distributed, home_rank
+from fedflat.engine.distributed import Distributed, owner_rank
 from fedflat.engine.lane_packing import assign_ranks
 from fedflat.engine.processes import ProcessGroup, find_rank, join_processes
 from fedflat.engine.rounds import choose_cohort
@@ -41,38 +41,41 @@ def main() -> None:
     parser.add_argument("--model", default="digits-cnn")
     parser.add_argument("--cohort", type=int, default=20)
     options = parser.parse_args()
-    with join_processes(find_rank("auto"), "cpu") as world:
-        for row in [describe() | {"ranks": world.size}, *PARTS[options.part](world, options)]:
-            if world.leads:
+    with join_processes(find_rank("auto"), "cpu") as processes:
+        for row in [describe() | {"ranks": processes.size}, *PARTS[options.part](processes, options)]:
+            if processes.leads:
                 print(json.dumps(row), flush=True)
 
 
-def timed(world: ProcessGroup, repeats: int, action: Callable[[], Any]) -> dict[str, float]:
+def timed(processes: ProcessGroup, repeats: int, action: Callable[[], Any]) -> dict[str, float]:
     """Median and least milliseconds of an action that all ranks begin together."""
     seconds = []
     for _ in range(repeats + 1):
-        world.table([0])
+        processes.gather_numbers([0])
         begin = time.perf_counter()
         action()
         seconds.append(time.perf_counter() - begin)
     return {"ms": 1e3 * statistics.median(seconds[1:]), "least_ms": 1e3 * min(seconds[1:])}
 
 
-def reduce(world: ProcessGroup, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+def reduce(processes: ProcessGroup, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     for length in LENGTHS:
         vector = torch.zeros(length)
-        yield {"floats": length, **timed(world, options.repeats, lambda: world.total(vector))}
+        yield {"floats": length, **timed(processes, options.repeats, lambda: processes.sum_over_ranks(vector))}
 
 
-def move(world: ProcessGroup, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    right, left = (world.rank + 1) % world.size, (world.rank - 1) % world.size
+def move(processes: ProcessGroup, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    right, left = (processes.rank + 1) % processes.size, (processes.rank - 1) % processes.size
     for length in LENGTHS:
         vector = torch.zeros(length)
         room = torch.zeros(length)
-        yield {"floats": length, **timed(world, options.repeats, lambda: world.move({right: vector}, {left: room}))}
+        yield {
+            "floats": length,
+            **timed(processes, options.repeats, lambda: processes.send_and_receive({right: vector}, {left: room})),
+        }
 
 
-def travel(world: ProcessGroup, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+def travel(processes: ProcessGroup, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     for ranks in (2, 8, 64):
         for size in (10, 100, 1_000, 10_000):
             away = [_away(choose_cohort(seed, 0, 1_000_000, size), ranks) for seed in range(options.repeats)]
@@ -84,31 +87,33 @@ def travel(world: ProcessGroup, options: argparse.Namespace) -> Iterator[dict[st
 
 def _away(clients: list[int], ranks: int) -> int:
     """How many of these clients, all with the same amount of work, train away from home."""
-    homes = [home_rank(client, ranks) for client in clients]
-    chosen = assign_ranks([1] * len(clients), ranks, homes)
-    return sum(rank != own for rank, own in zip(chosen, homes, strict=True))
+    owners = [owner_rank(client, ranks) for client in clients]
+    chosen = assign_ranks([1] * len(clients), ranks, owners)
+    return sum(rank != owner for rank, owner in zip(chosen, owners, strict=True))
 
 
-def rounds(world: ProcessGroup, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    yield from _rounds(world, options, clients=1000, samples=32)
+def rounds(processes: ProcessGroup, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    yield from _rounds(processes, options, clients=1000, samples=32)
 
 
-def million(world: ProcessGroup, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    yield from _rounds(world, options, clients=1_000_000, samples=1)
+def million(processes: ProcessGroup, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    yield from _rounds(processes, options, clients=1_000_000, samples=1)
 
 
-def _rounds(world: ProcessGroup, options: argparse.Namespace, clients: int, samples: int) -> Iterator[dict[str, Any]]:
+def _rounds(
+    processes: ProcessGroup, options: argparse.Namespace, clients: int, samples: int
+) -> Iterator[dict[str, Any]]:
     """Set up, play rounds, and say what a round took and how much of it was local training."""
     begin = time.perf_counter()
-    training = _training(world, options, images(clients, samples, (1, 8, 8)))
+    training = _training(processes, options, images(clients, samples, (1, 8, 8)))
     ready = time.perf_counter() - begin
-    local = _clocked(training.engine) if world.size > 1 else []
-    spent = timed(world, options.repeats, training.play_round)
+    local = _clocked(training.engine) if processes.size > 1 else []
+    spent = timed(processes, options.repeats, training.play_round)
     share = {"local_ms": 1e3 * statistics.median(local[1:])} if local else {}
     yield {
         "clients": clients,
         **{name: getattr(options, name) for name in ("method", "model", "cohort")},
-        "parameters": training.assembly.task.size,
+        "parameters": training.built.task.size,
         **spent,
         **share,
         "setup_s": ready,
@@ -116,18 +121,18 @@ def _rounds(world: ProcessGroup, options: argparse.Namespace, clients: int, samp
     }
 
 
-def _training(world: ProcessGroup, options: argparse.Namespace, data: fedflat.Dataset) -> Training:
+def _training(processes: ProcessGroup, options: argparse.Namespace, data: fedflat.Dataset) -> Training:
     method = fedflat.METHODS[options.method]()
     how: dict[str, Any] = {"batch_size": 16, "local_epochs": 1, "lr": 0.01, "rounds": 10**6, "device": "cpu"}
     experiment = fedflat.Experiment(dataset=data, model=options.model, cohort=options.cohort, method=method, **how)
-    return Training(experiment, build_run(experiment), None, world=world)
+    return Training(experiment, build_run(experiment), None, processes=processes)
 
 
 def _clocked(engine: Any) -> list[float]:
     """Makes the engine's lanes note how long they train."""
     assert isinstance(engine, Distributed)
     spent: list[float] = []
-    train = engine.share.train
+    train = engine.local_engine.train
 
     def clocked(jobs: Any) -> Any:
         begin = time.perf_counter()
@@ -135,7 +140,7 @@ def _clocked(engine: Any) -> list[float]:
         spent.append(time.perf_counter() - begin)
         return done
 
-    engine.share.train = clocked  # type: ignore[method-assign]
+    engine.local_engine.train = clocked  # type: ignore[method-assign]
     return spent
 
 

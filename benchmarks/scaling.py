@@ -82,7 +82,7 @@ def measure(scale: Scale, sweep: str, device: str, rounds: int) -> list[dict[str
 
 def _record(sweep: str, point: tuple[int, int, str], one: Timed) -> dict[str, Any]:
     """The numbers of one point."""
-    parameters = one.training.assembly.task.size
+    parameters = one.training.built.task.size
     value = {"population": point[0], "cohort": point[1], "model": parameters}[sweep]
     medians = {"s_per_round": statistics.median(one.times.wall), "cpu_s_per_round": statistics.median(one.times.cpu)}
     return {"sweep": sweep, "value": value, "model": point[2], **medians, "startup_s": one.startup}

@@ -1,27 +1,99 @@
 """fedflat: federated learning on heterogeneous data with methods that seek flat minima.
 
-The names of `fedflat.public` come with the first use of one: the command line begins before torch is imported, so that
-Ctrl-C meets it and not Python.
+    import fedflat as ff
+
+    result = ff.run(ff.Experiment(method=ff.FedSOL(rho=2.0), dataset="digits"))
+
+Everything public is here. A name's module is imported when the name is first used: the command line begins before torch
+is imported, so that Ctrl-C meets it and not Python.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
+_MODULES = {
+    "fedflat.runs.experiment": ("Experiment", "Setting"),
+    "fedflat.runs.train": ("run",),
+    "fedflat.runs.result": ("Result",),
+    "fedflat.runs.read": ("load_model",),
+    "fedflat.flatness.analyse": ("analyse",),
+    "fedflat.reproduce": ("write_report",),
+    "fedflat.personal": ("personalise",),
+    "fedflat.data.dataset": ("Augment", "Dataset"),
+    "fedflat.methods": ("METHODS", "register"),
+    "fedflat.core.method": ("Cohort", "Local", "Message", "Method", "Reply", "Server"),
+    "fedflat.core.task": ("Batch", "Task"),
+    "fedflat.core.vectors": ("cosine", "norm", "unit"),
+    "fedflat.options": ("Count", "Fraction", "Index", "NonNegative", "Positive"),
+    "fedflat.errors": ("UserError",),
+}
+_HOME = {name: module for module, names in _MODULES.items() for name in names}
 
 if TYPE_CHECKING:
-    from fedflat.public import *  # noqa: F403
-else:
+    from fedflat.core.method import Cohort, Local, Message, Method, Reply, Server
+    from fedflat.core.task import Batch, Task
+    from fedflat.core.vectors import cosine, norm, unit
+    from fedflat.data.dataset import Augment, Dataset
+    from fedflat.errors import UserError
+    from fedflat.flatness.analyse import analyse
+    from fedflat.methods import METHODS, register
+    from fedflat.options import Count, Fraction, Index, NonNegative, Positive
+    from fedflat.personal import personalise
+    from fedflat.reproduce import write_report
+    from fedflat.runs.experiment import Experiment, Setting
+    from fedflat.runs.read import load_model
+    from fedflat.runs.result import Result
+    from fedflat.runs.train import run
 
-    def __getattr__(name: str) -> Any:
-        """A public name, or a module that comes with them."""
-        found = vars(import_module("fedflat.public")) | globals()
-        if name not in found:
-            raise AttributeError(f"module 'fedflat' has no attribute '{name}'")
-        return found[name]
 
-    def __dir__() -> list[str]:
-        return sorted({*globals(), *__getattr__("__all__")})
+def __getattr__(name: str) -> Any:
+    """A public name, a method's class, or a package of this one."""
+    if name in _HOME:
+        return getattr(import_module(_HOME[name]), name)
+    if not name.startswith("_") and find_spec(f"fedflat.{name}"):
+        return import_module(f"fedflat.{name}")
+    if name[:1].isupper() and (found := import_module("fedflat.methods").METHODS.class_named(name)):
+        return found
+    raise AttributeError(f"module 'fedflat' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME, *import_module("fedflat.methods").METHODS.class_names()})
+
+
+__all__ = [
+    "METHODS",
+    "Augment",
+    "Batch",
+    "Cohort",
+    "Count",
+    "Dataset",
+    "Experiment",
+    "Fraction",
+    "Index",
+    "Local",
+    "Message",
+    "Method",
+    "NonNegative",
+    "Positive",
+    "Reply",
+    "Result",
+    "Server",
+    "Setting",
+    "Task",
+    "UserError",
+    "analyse",
+    "cosine",
+    "load_model",
+    "norm",
+    "personalise",
+    "register",
+    "run",
+    "unit",
+    "write_report",
+]

@@ -1,25 +1,112 @@
-"""The one kind of error that is the user's to fix: shown as a single line, exit code 2."""
+"""The one kind of error that is the user's to fix. It carries facts; whoever talks to the user spells them.
+
+The command line shows `--perturb all: …`, Python `perturb="all": …`, a federation `federation.perturb all: …`.
+"""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any
+
+NOT_SHOWN: Any = object()  # in place of a value that the message should not repeat
+LONGEST = 200  # characters of a value that a message repeats
+Spelling = Callable[[str, Any], str]  # how an option and its value (or NOT_SHOWN) are written
+_MENTION = re.compile("\ue000(.*?)\ue001(.*?)\ue002", re.DOTALL)
 
 
 class UserError(ValueError):
-    """Something the user gave cannot be used; the message names it, its value and what is allowed."""
+    """Something the user gave cannot be used. The command line shows one line and exits with code 2.
+
+    Args:
+        option: the field it was given to, such as "perturb"; None where `value` names the thing itself (a run, a file).
+        value: what was given, NOT_SHOWN to leave it out.
+        problem: what is wrong and what is allowed; other options are written with `mention`. May be another UserError,
+            where `option` says in what it was found (a configuration file).
+    """
+
+    def __init__(self, option: str | None, value: Any, problem: str | UserError) -> None:
+        super().__init__(option, value, problem)
+        self.option, self.value, self.problem = option, value, problem
+
+    def message(self, spell: Spelling) -> str:
+        """The whole line, with options and values as `spell` writes them."""
+        if isinstance(self.problem, UserError):
+            problem = self.problem.message(spell)
+        else:
+            problem = _MENTION.sub(lambda found: spell(found[1], _mentioned(found[2])), self.problem)
+        subject = shorten(self.value) if self.option is None else spell(self.option, self.value)
+        return f"{subject}: {problem}"
+
+    def __str__(self) -> str:
+        return self.message(_spelling.get())
+
+
+def mention(option: str, value: Any = NOT_SHOWN) -> str:
+    """An option, and a value where it is given, inside the text of a problem: "use " + mention("perturb", "all")."""
+    return f"\ue000{option}\ue001{'' if value is NOT_SHOWN else json.dumps(value, default=str)}\ue002"
+
+
+def _mentioned(text: str) -> Any:
+    return json.loads(text) if text else NOT_SHOWN
+
+
+def python_spelling(option: str, value: Any) -> str:
+    """perturb="all", or perturb alone."""
+    if value is NOT_SHOWN:
+        return option
+    return f'{option}="{shorten(value)}"' if isinstance(value, str | Path) else f"{option}={shorten(value)}"
+
+
+_spelling: ContextVar[Spelling] = ContextVar("spelling", default=python_spelling)
+
+
+@contextmanager
+def spelled_by(spell: Spelling) -> Iterator[None]:
+    """Let messages be written with `spell` inside the block; the command line does this around every command."""
+    token = _spelling.set(spell)
+    try:
+        yield
+    finally:
+        _spelling.reset(token)
+
+
+def shorten(value: Any) -> str:
+    """A value as text of at most LONGEST characters."""
+    text = str(value)
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+
+
+ALIASES = {  # what people write elsewhere, and our word for it
+    "learning_rate": "lr",
+    "eta": "lr",
+    "seed": "seeds",
+    "epochs": "local_epochs",
+    "num_rounds": "rounds",
+    "num_clients": "clients",
+    "clients_per_round": "cohort",
+    "participation": "cohort",
+    "data": "dataset",
+    "net": "model",
+    "wd": "weight_decay",
+    "bs": "batch_size",
+}
 
 
 def near_miss(word: str, known: Iterable[str], prefix: str = "") -> str:
-    """' (did you mean X?)' where a known word is close, else ''; a prefix that all share does not make words close."""
-    close = difflib.get_close_matches(word.removeprefix(prefix), [k.removeprefix(prefix) for k in known], n=1)
-    return f" (did you mean {prefix}{close[0]}?)" if close else ""
+    """' (did you mean X?)' where a known word is close or means the same, else ''.
 
-
-def only_in_python(
-    option: str, name: str, advice: str = "give it again in Python: fedflat.analyse(RUN, dataset=..., model=...)"
-) -> None:
-    """Refuse own:NAME-CHECKSUM, by which config.yaml tells of data and models that were Python objects."""
-    if name.startswith("own:"):
-        what = f"{option} {name}: was given in Python and is not in the run's folder"
-        raise UserError(f"{what}; {advice}" if advice else what)
+    Args:
+        word: what was given.
+        known: what is allowed.
+        prefix: what all of these begin with (`--`); it does not make words close.
+    """
+    bare = {name.removeprefix(prefix): name for name in known}
+    alias = ALIASES.get(word.removeprefix(prefix).replace("-", "_"), "").replace("_", "-" if prefix else "_")
+    close = [alias] if alias in bare else difflib.get_close_matches(word.removeprefix(prefix), bare, n=1)
+    return f" (did you mean {bare[close[0]]}?)" if close else ""

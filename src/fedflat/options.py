@@ -1,10 +1,13 @@
-"""What values options may take: ranges written into the dataclasses' types, and one check for all ways in."""
+"""What values an option may take: ranges are part of the types of dataclass fields, and `check` compares with them.
+
+An option is a field of a dataclass: of Experiment, of a method, or of a command. `check` is the same for options from
+Python, from the command line and from YAML files.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from numbers import Integral, Real
@@ -17,7 +20,14 @@ from fedflat.errors import UserError, near_miss
 
 
 class Range(NamedTuple):
-    """The closed interval [low, high], without its lower end where `open` is set, without ∞ where `finite` is."""
+    """The numbers that a field may hold, as part of its type: `rho: Annotated[float, Range(0, 1)]`.
+
+    Args:
+        low: the smallest allowed number.
+        high: the largest allowed number.
+        open: whether `low` itself is excluded.
+        finite: whether infinity is excluded. NaN is never allowed.
+    """
 
     low: float = -math.inf
     high: float = math.inf
@@ -27,7 +37,7 @@ class Range(NamedTuple):
     def __contains__(self, value: object) -> bool:
         number: float = value  # type: ignore[assignment]
         above = self.low < number if self.open else self.low <= number
-        return above and number <= self.high and (not self.finite or _finite(number))
+        return above and number <= self.high and (not self.finite or _is_finite(number))
 
     def __str__(self) -> str:
         if self.high < math.inf:
@@ -36,58 +46,46 @@ class Range(NamedTuple):
         return f"{above} and finite" if self.finite else above
 
 
-def _finite(number: float) -> bool:
-    """Whether a float can hold the number, which YAML may have read as a long int."""
+def _is_finite(number: float) -> bool:
+    """Whether a float can hold the number. YAML reads a long row of digits as an int that may be too large."""
     try:
         return math.isfinite(number)
     except OverflowError:
         return False
 
 
-Positive = Annotated[float, Range(0, open=True)]
+Positive = Annotated[float, Range(0, open=True)]  # a learning rate, a temperature
+NonNegative = Annotated[float, Range(0)]  # a radius, a weight decay
+Fraction = Annotated[float, Range(0, 1)]  # an accuracy, a share
+Count = Annotated[int, Range(1, 10**9)]  # rounds, clients, samples
+Index = Annotated[int, Range(0, 2**32 - 1)]  # a seed, the number of a client
+Epochs = Annotated[int, Range(0, 10_000)]  # passes over a client's data
 
 
-NonNegative = Annotated[float, Range(0)]
-
-
-Fraction = Annotated[float, Range(0, 1)]
-
-
-Count = Annotated[int, Range(1, 10**9)]
-
-
-Index = Annotated[int, Range(0, 2**32 - 1)]
-
-
-Epochs = Annotated[int, Range(0, 10_000)]
-
-
-def flag(name: str) -> str:
-    """The command-line spelling of a field; one that is a word of Python ends in _."""
-    return "--" + name.rstrip("_").replace("_", "-")
-
-
-def plain(options: Any) -> dict[str, Any]:
-    """The fields of a dataclass that should be plain for equal ones to be written alike: tuples, Python's numbers."""
-    values = [(name, value, _plain(hint, value)) for name, hint, value in _fields(options)]
+def normalised_fields(options: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass that `normalised` changes, with their new values."""
+    values = [(name, value, _normalise(hint, value)) for name, hint, value in _fields(options)]
     return {name: new for name, old, new in values if new is not old}
 
 
-def settled(options: Any) -> Any:
-    """The same dataclass with plain values."""
-    found = plain(options)
-    return dataclasses.replace(options, **found) if found else options
+def normalised(options: Any) -> Any:
+    """Return a dataclass with lists and arrays as tuples and numpy's numbers as Python's.
+
+    Equal options are then equal objects, and give the same YAML. Values of a wrong type stay, for `check` to refuse.
+    """
+    changed = normalised_fields(options)
+    return dataclasses.replace(options, **changed) if changed else options
 
 
-_PLAIN: dict[Any, Callable[[Any], Any]] = {bool | np.bool_: bool, Integral: int, Real: float, str: str}
+_PYTHON_TYPES: dict[Any, Callable[[Any], Any]] = {bool | np.bool_: bool, Integral: int, Real: float, str: str}
 
 
-def _plain(hint: Any, value: Any) -> Any:
+def _normalise(hint: Any, value: Any) -> Any:
     if isinstance(hint, type) and dataclasses.is_dataclass(hint) and isinstance(value, hint):  # a method
-        return settled(value)
+        return normalised(value)
     if get_origin(hint) is tuple and isinstance(value, list | tuple | range | np.ndarray):
-        return tuple(_plain(get_args(hint)[0], item) for item in value)
-    return next((own(value) for kind, own in _PLAIN.items() if isinstance(value, kind)), value)
+        return tuple(_normalise(get_args(hint)[0], item) for item in value)
+    return next((convert(value) for kind, convert in _PYTHON_TYPES.items() if isinstance(value, kind)), value)
 
 
 def check(options: Any) -> None:
@@ -96,7 +94,7 @@ def check(options: Any) -> None:
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             check(value)
         elif problem := _problem(hint, value):
-            raise UserError(f"{' '.join([flag(field), *show(value)])}: {problem}")
+            raise UserError(field, value, problem)
 
 
 def _fields(options: Any) -> Iterator[tuple[str, Any, Any]]:
@@ -108,90 +106,78 @@ def _fields(options: Any) -> Iterator[tuple[str, Any, Any]]:
 _hints: Callable[[type], dict[str, Any]] = cache(partial(get_type_hints, include_extras=True))
 
 
-def check_picture(out: Path) -> None:
-    """Refuse an --out that is no .png file or cannot be written, before the picture is drawn."""
-    if out.suffix.lower() != ".png" or out.is_dir() or not out.parent.is_dir():
-        raise UserError(f"--out {out}: must be a .png file in a folder that exists")
-    check_writable("--out", out, out.parent)
-
-
-def check_writable(option: str, path: Path, folder: Path) -> None:
-    """Refuse a path if nothing can be written to `folder`, which may have to be made."""
-    try:
-        there = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
-        with tempfile.TemporaryFile(dir=there):
-            pass
-    except OSError as error:
-        raise UserError(f"{option} {path}: cannot be written ({error.strerror or error})") from None
-
-
-def show(value: Any) -> list[str]:
-    """A value as the words that stand for it on the command line."""
+def value_words(value: Any) -> list[str]:
+    """Return a value as the words that stand for it on the command line: (0, 1) is 0 1, None is none."""
     items = value if isinstance(value, tuple | list) else [value]
     return ["none" if item is None else str(item) for item in items]
 
 
-def read(hint: Any, words: Sequence[str]) -> Any:
-    """The value of type `hint` that `words` stand for; words that stand for none are left for `check` to refuse."""
+def parse_words(hint: Any, words: Sequence[str]) -> Any:
+    """Return the value of type `hint` that command-line words stand for.
+
+    Words that stand for no such value are returned as text, so that `check` can refuse them with the reason.
+    """
     if get_origin(hint) is tuple:
-        return tuple(read(get_args(hint)[0], [word]) for word in words)
+        return tuple(parse_words(get_args(hint)[0], [word]) for word in words)
     if len(words) != 1:
         return tuple(words)
-    readings = [value for kind in kinds(hint) if (value := _read(kind, words[0])) is not _NOTHING]
-    return readings[0] if readings else words[0]
+    values = [value for kind in member_types(hint) if (value := _parse_word(kind, words[0])) is not _NO_VALUE]
+    return values[0] if values else words[0]
 
 
-def kinds(hint: Any) -> list[Any]:
-    """The plain types and allowed values that a type is made of: int | None → int, None."""
+def member_types(hint: Any) -> list[Any]:
+    """Return the simple types and allowed values that a type is made of: `int | None` gives int and NoneType."""
     parts = get_args(hint)
     if get_origin(hint) is Annotated:
-        return kinds(parts[0])
+        return member_types(parts[0])
     if get_origin(hint) is Literal:
         return list(parts)
-    return [kind for part in parts for kind in kinds(part)] if parts else [hint]
+    return [kind for part in parts for kind in member_types(part)] if parts else [hint]
 
 
-_NOTHING = object()
-
-
-_READERS: dict[Any, Callable[[str], Any]] = {
+_NO_VALUE = object()
+_PARSERS: dict[Any, Callable[[str], Any]] = {
     int: int,
     float: float,
     str: str,
     bool: lambda word: {"true": True, "false": False}[word.lower()],
-    Path: lambda word: Path(word) if word else _NOTHING,
+    Path: lambda word: Path(word) if word else _NO_VALUE,
     type(None): lambda word: {"none": None}[word.lower()],
 }
 
 
-def _read(kind: Any, word: str) -> Any:
-    """`word` as a value of a plain type or as the allowed value `kind`, _NOTHING where it is neither."""
+def _parse_word(kind: Any, word: str) -> Any:
+    """Return `word` as a value of the simple type `kind`, or as the allowed value `kind`, else _NO_VALUE."""
     try:
-        return _READERS[kind](word) if kind in _READERS else kind if str(kind) == word else _NOTHING
+        return _PARSERS[kind](word) if kind in _PARSERS else kind if str(kind) == word else _NO_VALUE
     except (ValueError, KeyError):
-        return _NOTHING
+        return _NO_VALUE
 
 
 def _problem(hint: Any, value: Any) -> str:
-    """What is wrong with `value`, '' where nothing is."""
+    """Return what is wrong with `value` as one of type `hint`, '' if nothing is."""
     origin, args = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        bad = next((r for r in args[1:] if isinstance(r, Range) and _is(args[0], value) and value not in r), None)
-        return str(bad) if bad else _problem(args[0], value)
+        broken = next((r for r in args[1:] if isinstance(r, Range) and _is_a(args[0], value) and value not in r), None)
+        return str(broken) if broken else _problem(args[0], value)
     if origin is Literal:
         return "" if value in args else f"must be one of {', '.join(map(str, args))}{near_miss(str(value), args)}"
-    if origin is tuple:
-        problems = (
-            [_problem(args[0], item) for item in value] if isinstance(value, tuple | list) else ["must be a list"]
-        )
-        return next(filter(None, problems), "")
-    if args:  # a union: fine if any member is
+    if origin in (tuple, list):
+        items = value if isinstance(value, tuple | list) else None
+        return "must be a list" if items is None else _first_problem(args[0], items)
+    if origin is dict:
+        return _first_problem(args[1], value.values()) if isinstance(value, dict) else "must be a mapping"
+    if args:  # a union allows what any of its members allows
         problems = [_problem(arg, value) for arg in args]
-        return min(problems, key=bool) if "" in problems else problems[0]
-    return "" if _is(hint, value) else f"must be {_KINDS.get(hint, hint.__name__)}"
+        return "" if "" in problems else problems[0]
+    return "" if _is_a(hint, value) else f"must be {_TYPE_NAMES.get(hint, hint.__name__)}"
 
 
-_KINDS = {
+def _first_problem(hint: Any, items: Any) -> str:
+    return next(filter(None, (_problem(hint, item) for item in items)), "")
+
+
+_TYPE_NAMES = {
     int: "a whole number",
     float: "a number",
     bool: "true or false",
@@ -201,8 +187,8 @@ _KINDS = {
 }
 
 
-def _is(hint: Any, value: Any) -> bool:
-    """isinstance with numbers as users write them: 1 is a float, True is no int, NaN is no number."""
+def _is_a(hint: Any, value: Any) -> bool:
+    """isinstance with numbers as users write them: 1 is a float, True is not an int, NaN is not a number."""
     if isinstance(value, bool):
         return hint in (bool, Any)
     if hint is float:

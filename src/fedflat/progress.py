@@ -1,4 +1,10 @@
-"""Progress of long work: bars on a terminal, a line every half minute in a log."""
+"""Progress of long work on stderr: a bar on a terminal, and in a log (no terminal) one line every half minute at most.
+
+TrainingBar   rounds of a training, with the newest accuracy and loss
+counting_bar  pieces of work, such as iterations of an analysis; `with_bar` counts the items of a sequence
+download_bar  bytes or samples of a download or a conversion
+LogTicker     the lines of a log
+"""
 
 from __future__ import annotations
 
@@ -6,67 +12,62 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from statistics import fmean
 from types import TracebackType
 from typing import Any, TypeVar
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+SECONDS_BETWEEN_LINES = 30.0  # of a log, at least; also before its first line
+T = TypeVar("T")
 
 
-@contextmanager
-def download_bar(label: str, total: int | None, shown: bool, done: int = 0) -> Iterator[Callable[[int], None]]:
-    """A progress bar on stderr, lines where that is no terminal; call what it gives with the number of units done."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    console, pulse = Console(stderr=True), LogTicker()
-    with Progress(*columns, console=console, disable=not (shown and console.is_terminal)) as display:
-        task = display.add_task(label, total=total, completed=done)
-
-        def advance(units: int) -> None:
-            display.advance(task, units)
-            if shown:
-                pulse.tell(_line(label, display.tasks[0].completed, total))
-
-        yield advance
-
-
-def _line(label: str, done: float, total: int | None) -> str:
-    """How far it is, in words."""
-    return f"{label}: {done / total:.0%} done" if total else f"{label}: {done:,.0f} bytes so far"
-
-
-SECONDS_BETWEEN_LINES = 30.0  # between two lines at least
+def _bar(*columns: ProgressColumn, shown: bool = True, transient: bool = False) -> Progress:
+    """Return a display with a label, a bar and these columns; it shows nothing if stderr is no terminal."""
+    console = Console(stderr=True)
+    disable = not (shown and console.is_terminal)
+    label = TextColumn("{task.description}")
+    return Progress(label, BarColumn(), *columns, console=console, transient=transient, disable=disable)
 
 
 class LogTicker:
-    """Prints what it is told, at most one line every SECONDS and none before the first have passed."""
+    """Prints lines to stderr if it is no terminal: at most one every SECONDS_BETWEEN_LINES."""
 
     def __init__(self) -> None:
-        self._quiet, self._due = Console(stderr=True).is_terminal, time.monotonic() + SECONDS_BETWEEN_LINES
+        self._is_log = not Console(stderr=True).is_terminal
+        self._next_line_at = time.monotonic() + SECONDS_BETWEEN_LINES
 
     def tell(self, line: str) -> None:
-        """Print the line if it is time."""
-        if not self._quiet and time.monotonic() >= self._due:
+        """Print `line` if enough time has passed since the last one; otherwise drop it."""
+        if self._is_log and time.monotonic() >= self._next_line_at:
             print(line, file=sys.stderr, flush=True)
-            self._due = time.monotonic() + SECONDS_BETWEEN_LINES
+            self._next_line_at = time.monotonic() + SECONDS_BETWEEN_LINES
 
 
 class TrainingBar:
-    """Shows one training; `update` fits `fedflat.run(watch=...)`."""
+    """Shows the progress of one training, as a bar or as lines of a log.
+
+    Use it as a context manager and pass `update` as `watch` to fedflat.run.
+
+    Args:
+        label: the name of the run.
+        rounds: the number of rounds in all.
+    """
 
     def __init__(self, label: str, rounds: int) -> None:
-        self.label, console = label, Console(stderr=True)
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[figures]}"),
-            TimeRemainingColumn(),
-            console=console,
-            disable=not console.is_terminal,
-        )
+        self.label, self.rounds = label, rounds
+        self._ticker = LogTicker()
+        self._progress = _bar(MofNCompleteColumn(), TextColumn("{task.fields[figures]}"), TimeRemainingColumn())
         self._task = self._progress.add_task(label, total=rounds, figures="")
 
     def __enter__(self) -> TrainingBar:
@@ -79,32 +80,62 @@ class TrainingBar:
         self._progress.stop()
 
     def update(self, round: int, rows: list[dict[str, Any]]) -> None:
-        """Show the newest metrics."""
-        speed = self._progress.tasks[0].speed or 0.0
-        losses = [row["loss"] for row in rows if row["loss"] is not None]
-        accuracy = sum(row["accuracy"] for row in rows) / len(rows) if rows else 0.0
-        loss = f"loss {sum(losses) / len(losses):.3f}" if losses else "diverged" if rows else ""
-        figures = f"accuracy {accuracy:.1%}  {loss}  {speed:.1f} rounds/s" if rows else ""
+        """Show that `round` rounds are done, with the newest metrics `rows` (one per seed, empty before the first)."""
+        accuracy = f"accuracy {fmean(row['accuracy'] for row in rows):.1%}" if rows else ""
+        figures = f"{accuracy}  {self._loss(rows)}  {self._progress.tasks[0].speed or 0.0:.1f} rounds/s" if rows else ""
         self._progress.update(self._task, completed=round, figures=figures)
+        self._ticker.tell(f"{self.label}: round {round} of {self.rounds}" + (f", {accuracy}" if rows else ""))
 
-
-T = TypeVar("T")
+    def _loss(self, rows: list[dict[str, Any]]) -> str:
+        """Return the mean loss of the seeds that have not diverged, in words."""
+        losses = [row["loss"] for row in rows if row["loss"] is not None]
+        return f"loss {fmean(losses):.3f}" if losses else "diverged"
 
 
 @contextmanager
 def counting_bar(label: str, total: int | None = None) -> Iterator[Callable[[], None]]:
-    """Gives a function to call after each piece of work; without a total the bar only counts."""
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    times = (TimeElapsedColumn(), TimeRemainingColumn())
-    with Progress(*columns, *times, console=console, transient=True, disable=not console.is_terminal) as progress:
+    """Show a bar that counts pieces of work; it disappears at the end.
+
+    Args:
+        label: what is counted.
+        total: how many pieces there are; without it the bar only counts.
+
+    Yields a function to call after each piece.
+    """
+    columns = (MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    with _bar(*columns, transient=True) as progress:
         task = progress.add_task(label.strip(), total=total)
         yield lambda: progress.advance(task)
 
 
 def with_bar(items: Sequence[T], label: str) -> Iterator[T]:
-    """The items, with a bar that counts those done."""
+    """Yield the items, with a bar that counts those that are done."""
     with counting_bar(label, len(items)) as advance:
         for item in items:
             yield item
             advance()
+
+
+@contextmanager
+def download_bar(label: str, total: int | None, shown: bool, done: int = 0) -> Iterator[Callable[[int], None]]:
+    """Show how much of a download or conversion is done, as a bar or as lines of a log.
+
+    Args:
+        label: what is downloaded or converted.
+        total: the number of units (bytes or samples); None if it is unknown.
+        shown: False shows nothing.
+        done: the units that were done before.
+
+    Yields a function to call with the number of units that were done since the last call.
+    """
+    ticker = LogTicker()
+    with _bar(TaskProgressColumn(), TimeRemainingColumn(), shown=shown) as progress:
+        task = progress.add_task(label, total=total, completed=done)
+
+        def advance(units: int) -> None:
+            progress.advance(task, units)
+            if shown:
+                now = progress.tasks[0].completed
+                ticker.tell(f"{label}: " + (f"{now / total:.0%} done" if total else f"{now:,.0f} bytes so far"))
+
+        yield advance

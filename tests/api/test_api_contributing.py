@@ -1,4 +1,4 @@
-"""CONTRIBUTING's example of a method works as it stands: from Python, with every engine, and by its name."""
+"""CONTRIBUTING's example of a method works as printed: from Python, with every engine, and by its name."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def fedngd() -> Iterator[type[ff.Method]]:
     module = sys.modules["fedngd"] = ModuleType("fedngd")
     exec(compile(source, "fedngd.py", "exec"), module.__dict__)
     yield module.FedNGD
-    del sys.modules["fedngd"]
+    del sys.modules["fedngd"], ff.METHODS["fedngd"]
 
 
 def test_step_has_the_given_length(fedngd: type[ff.Method]) -> None:
@@ -46,17 +46,24 @@ def test_engines_agree(fedngd: type[ff.Method]) -> None:
     assert losses[0][-1] < losses[0][0]
 
 
-def test_a_run_is_analysed_once_its_method_is_named(
-    fedngd: type[ff.Method], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_example_imports_nothing_else_of_ours() -> None:
+    (source,) = re.findall(r"```python\n(.*?)```", CONTRIBUTING, re.S)
+    assert re.findall(r"^.*import.*$", source, re.M) == ["from dataclasses import dataclass", "import fedflat as ff"]
+
+
+def test_a_run_of_a_registered_method_is_analysed(fedngd: type[ff.Method], tmp_path: Path) -> None:
     ff.run(ff.Experiment(method=fedngd(), **SMALL), out=tmp_path / "run")
-    monkeypatch.setitem(ff.METHODS, "FedNGD", fedngd)
     found = ff.analyse(tmp_path / "run", AnalysisSettings(what=("lpf",), samples=50))
     assert "lpf" in found.documents["run"]
 
 
-def test_one_line_makes_it_known(fedngd: type[ff.Method], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setitem(ff.METHODS, "fedngd", fedngd)
+def test_a_name_of_another_method_is_refused(fedngd: type[ff.Method]) -> None:
+    with pytest.raises(ff.UserError, match='method="fedavg": is the name of FedAvg already'):
+        ff.register("fedavg")(fedngd)
+    assert ff.register("fedngd")(fedngd) is fedngd, "a module may be imported again"
+
+
+def test_one_line_makes_it_known(fedngd: type[ff.Method], tmp_path: Path) -> None:
     row = describe_method("fedngd", fedngd)
     assert (row["models_down"], row["models_up"], row["hyperparameters"]) == (1, 1, {"length": 1.0})
     words = [word for name, value in SMALL.items() for word in ("--" + name.replace("_", "-"), str(value))]

@@ -1,4 +1,4 @@
-"""Own models and data from Python: run, stop, resume; and what is refused, with the reason."""
+"""Experiments from Python: own models and data are trained and resumed, and mistakes are refused with the reason."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_resume_refuses_other_data_and_other_models(tmp_path: Path) -> None:
             ff.run(other, out=tmp_path / "run", resume=True)
 
 
-def test_a_module_is_the_start_of_every_seed_and_is_left_alone() -> None:
+def test_a_module_is_the_start_of_every_seed_and_is_not_changed() -> None:
     own = model()
     before = [p.clone() for p in own.parameters()]
     first = ff.run(experiment(model=own, rounds=1, seeds=(0, 1)))
@@ -143,34 +143,36 @@ class TwoOutputs(nn.Module):
 
 
 REFUSED = [
-    ({"model": nn.Linear(5, 2)}, r"--model: gives \[2, 2\] for 2 samples of 3 classes, must be \[2, 3\]"),
-    ({"model": nn.Linear(4, 3)}, "--model: cannot take samples of shape 5 "),
-    ({"model": TwoOutputs()}, "--model: gives tuple for 2 samples"),
-    ({"model": lambda: nn.Linear(4, 3)}, "--model: cannot take samples of shape 5 "),
-    ({"model": frozen()}, "--model: parameter '0.weight' has requires_grad=False; all parameters are trained"),
-    ({"model": frozen}, "--model: parameter '0.weight' has requires_grad=False"),
-    ({"model": nn.Flatten()}, "--model: Flatten has no parameters"),
-    ({"model": lambda: None}, "--model: the function that builds it returned None, must return an nn.Module"),
-    ({"model": nn.Linear}, "--model .*Linear.*: must be a name, an nn.Module or a function without arguments"),
+    ({"model": nn.Linear(5, 2)}, r"model: gives \[2, 2\] for 2 samples of 3 classes, must be \[2, 3\]"),
+    ({"model": nn.Linear(4, 3)}, "model: cannot take samples of shape 5 "),
+    ({"model": TwoOutputs()}, "model: gives tuple for 2 samples"),
+    ({"model": lambda: nn.Linear(4, 3)}, "model: cannot take samples of shape 5 "),
+    ({"model": frozen()}, "model: parameter '0.weight' has requires_grad=False; all parameters are trained"),
+    ({"model": frozen}, "model: parameter '0.weight' has requires_grad=False"),
+    ({"model": nn.Flatten()}, "model: Flatten has no parameters"),
+    ({"model": lambda: None}, "model: the function that builds it returned None, must return an nn.Module"),
+    ({"model": nn.Linear}, "model=.*Linear.*: must be a name, an nn.Module or a function without arguments"),
     ({"model": WithRunningStatistics()}, "'norm' .BatchNorm1d. keeps running statistics"),
     (
         {"model": nn.Sequential(nn.Linear(5, 3), nn.BatchNorm1d(3, track_running_stats=False))},
         "'1' .BatchNorm1d. would take the padding of a batch for samples; use fedflat.models.layers.BatchNorm",
     ),
-    ({"model": Noisy()}, "--model: its forward draws from the global random state"),
-    ({"model": RandomFeatures, "seeds": (0, 1)}, "--model: buffer 'features' is another for every seed"),
+    ({"model": Noisy()}, "model: its forward draws from the global random state"),
+    ({"model": RandomFeatures, "seeds": (0, 1)}, "model: buffer 'features' is another for every seed"),
     ({"model": nn.Sequential(nn.Linear(5, 3), nn.Dropout(0.5))}, "global random state"),
-    ({"method": ff.FedSOL()}, "has no parts `features` and `head`; use --perturb all"),
-    ({"method": ff.FedSOL(rho=-1.0)}, "--rho -1.0: must be at least 0"),
-    ({"method": ff.FedSOL(rho="2")}, "--rho 2: must be a number"),
-    ({"method": "fedsol"}, "--method fedsol"),
-    ({"alpha": -1.0}, "--alpha -1.0: must be at least 0"),
-    ({"cohort": 7}, "--cohort 7: must be at most the number of clients, 6"),
-    ({"rounds": 2.5}, "--rounds 2.5: must be a whole number"),
-    ({"seeds": 3}, "--seeds 3: must be a list"),
-    ({"seeds": ()}, "at least one seed"),
-    ({"dataset": 3}, "--dataset 3"),
-    ({"model": 3}, "--model 3"),
+    ({"method": ff.FedSOL()}, 'has no parts `features` and `head`; use perturb="all"'),
+    ({"method": ff.FedSOL(rho=-1.0)}, "rho=-1.0: must be at least 0"),
+    ({"method": ff.FedSOL(rho="2")}, 'rho="2": must be a number'),
+    ({"alpha": -1.0}, "alpha=-1.0: must be at least 0"),
+    ({"cohort": 7}, "cohort=7: must be at most the number of clients, 6"),
+    ({"rounds": 2.5}, "rounds=2.5: must be a whole number"),
+    ({"seeds": 3}, "seeds=3: must be a list"),
+    ({"seeds": ()}, "seeds: give at least one seed"),
+    ({"seeds": (1, 1)}, r"seeds=\(1, 1\): every seed may appear once"),
+    ({"dataset": 3}, "dataset=3: must be a name or a fedflat.Dataset"),
+    ({"model": 3}, "model=3: must be a name"),
+    ({"dataset": "own:mine-12ab34cd"}, r'dataset="own:mine-12ab34cd": was given in Python .*Experiment\(dataset='),
+    ({"model": "own:Net-12ab34cd"}, r'model="own:Net-12ab34cd": was given in Python .*Experiment\(dataset='),
 ]
 
 
@@ -180,9 +182,33 @@ def test_refused(changes: dict[str, Any], reason: str) -> None:
         ff.run(experiment(**changes))
 
 
-def test_lists_and_numbers_of_numpy_are_kept_as_tuples_and_numbers() -> None:
-    """What dumps alike is one run, which may be resumed however its options are written."""
-    plain = ff.Experiment(
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"learning_rate": 0.1}, "learning_rate=0.1: unknown option (did you mean lr?)"),
+        ({"seed": 1}, "seed=1: unknown option (did you mean seeds?)"),
+        ({"num_clients": 10}, "num_clients=10: unknown option (did you mean clients?)"),
+        ({"chohort": 5}, "chohort=5: unknown option (did you mean cohort?)"),
+        ({"xyzzy": "red"}, 'xyzzy="red": unknown option'),
+        ({"method": "fedsol"}, 'method="fedsol": must be a method object, such as fedflat.FedSOL()'),
+        ({"method": "FedGloSS"}, 'method="FedGloSS": must be a method object, such as fedflat.FedGloSS()'),
+        ({"method": "fedavgm"}, 'method="fedavgm": must be a method object, such as fedflat.ServerMomentum()'),
+        ({"method": "fedsool"}, 'method="fedsool": must be a method object (did you mean fedflat.FedSOL()?)'),
+        ({"method": "unheard-of"}, 'method="unheard-of": must be a method object, such as fedflat.FedSOL()'),
+        ({"method": ff.FedGF}, f"method={ff.FedGF}: must be a method object, such as fedflat.FedGF()"),
+        ({"method": None}, "method=None: must be a method object, such as fedflat.FedSOL()"),
+    ],
+    ids=str,
+)
+def test_a_mistyped_option_is_refused_where_it_is_given(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ff.UserError) as error:
+        ff.Experiment(**options)
+    assert str(error.value) == message
+
+
+def test_lists_and_numbers_of_numpy_become_tuples_and_numbers() -> None:
+    """Equal options give equal YAML, so that a run can be resumed however its options are written."""
+    tuples = ff.Experiment(
         seeds=(0, 1),
         probes=("drift",),
         rounds=3,
@@ -200,8 +226,8 @@ def test_lists_and_numbers_of_numpy_are_kept_as_tuples_and_numbers() -> None:
             method=ff.ServerMomentum(inner=ff.FedSOL(np.float64(2))),
         )
         given.check()
-        assert (given, dump_experiment(given)) == (plain, dump_experiment(plain))
-    with pytest.raises(ff.UserError, match=r"--rounds 2\.5: must be a whole number"):
+        assert (given, dump_experiment(given)) == (tuples, dump_experiment(tuples))
+    with pytest.raises(ff.UserError, match=r"rounds=2\.5: must be a whole number"):
         ff.Experiment(rounds=np.float64(2.5)).check()
 
 
@@ -215,7 +241,7 @@ def test_lists_and_numbers_of_numpy_are_kept_as_tuples_and_numbers() -> None:
         ("sequential", "digits-cnn", "cuda", "sequential"),
     ],
 )
-def test_auto_means_the_engine_that_is_not_slower(engine: str, name: str, device: str, chosen: str) -> None:
+def test_auto_is_the_faster_engine(engine: str, name: str, device: str, chosen: str) -> None:
     shape = (1, 8, 8) if name == "digits-cnn" else (3, 32, 32)
     task = Task(build_model(name, shape, 10))
     assert choose_engine(ff.Experiment(engine=engine), task, torch.device(device)) == chosen

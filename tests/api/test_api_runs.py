@@ -1,4 +1,4 @@
-"""What Python does with finished runs: folders are named by words or paths, options as in `Experiment`."""
+"""Finished runs from Python: folders may be given as text or paths, options as in `Experiment`."""
 
 from __future__ import annotations
 

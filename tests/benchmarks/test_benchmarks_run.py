@@ -1,4 +1,4 @@
-"""Every benchmark that needs no GPU runs in its smallest form and prints what it promises. Nothing here is timed."""
+"""Every benchmark that needs no GPU runs in its smallest form and prints its results. Times are not checked."""
 
 import json
 import os
@@ -19,7 +19,7 @@ import plain  # noqa: E402
 
 
 def run(script: str, *arguments: str, python: str = sys.executable) -> str:
-    """What a script prints."""
+    """Run a benchmark and return what it prints."""
     command = [python, str(BENCHMARKS / script), *arguments]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
@@ -28,12 +28,12 @@ def run(script: str, *arguments: str, python: str = sys.executable) -> str:
 
 
 def last_line(text: str) -> dict:
-    """The JSON in the last line."""
+    """Return the JSON object in the last line."""
     return json.loads(text.strip().splitlines()[-1])
 
 
-def check(record: dict, rounds: int) -> None:
-    """What all programs report of a job."""
+def check_record(record: dict, rounds: int) -> None:
+    """Check the numbers that all programs report of a job."""
     assert record["startup_s"] > 0
     assert record["s_per_round"] > 0
     assert len(record["accuracies"]) == rounds
@@ -42,7 +42,7 @@ def check(record: dict, rounds: int) -> None:
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory):
-    """Two rounds of the digits job, in a file."""
+    """Write two rounds of the digits job to a file and return its path."""
     import compare_cpu
 
     path = str(tmp_path_factory.mktemp("job") / "job.npz")
@@ -58,32 +58,32 @@ def test_the_job_file_holds_every_client(job):
 
 
 @pytest.mark.parametrize(
-    ("model", "twin", "shape"),
+    ("model", "plain_model", "shape"),
     [
         ("digits-cnn", plain.digits_cnn, (1, 8, 8)),
         ("fedavg-cnn", plain.fedavg_cnn, (3, 32, 32)),
         ("pfl-cnn", plain.pfl_cnn, (3, 32, 32)),
     ],
 )
-def test_plain_models_start_where_ours_do(model, twin, shape):
+def test_plain_models_start_with_the_parameters_of_ours(model, plain_model, shape):
     torch.manual_seed(3)
     ours = list(build_model(model, shape, 10).parameters())
     torch.manual_seed(3)
-    theirs = list(twin().parameters())
+    theirs = list(plain_model().parameters())
     assert len(ours) == len(theirs)
     assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
 
 
-def test_plain_augmentation_moves_mirrors_and_cuts():
+def test_plain_augmentation_crops_flips_and_cuts():
     x = torch.arange(1, 1 + 20 * 3 * 6 * 6).view(20, 3, 6, 6)
     padded = torch.nn.functional.pad(x, [2] * 4)
-    mirrored = 0
+    flipped = 0
     for image, moved in zip(padded, plain.crop_and_flip(x, 2), strict=True):
         windows = [image[:, i : i + 6, j : j + 6] for i in range(5) for j in range(5)]
-        as_it_was = any(torch.equal(moved, window) for window in windows)
-        assert as_it_was or any(torch.equal(moved, window.flip(2)) for window in windows)
-        mirrored += not as_it_was
-    assert 0 < mirrored < 20
+        not_flipped = any(torch.equal(moved, window) for window in windows)
+        assert not_flipped or any(torch.equal(moved, window.flip(2)) for window in windows)
+        flipped += not not_flipped
+    assert 0 < flipped < 20
     cut = plain.cut_out(x, 4) == 0
     assert (cut[:, 0] == cut[:, 2]).all()
     sizes = cut[:, 0].flatten(1).sum(1)
@@ -96,7 +96,7 @@ def test_plain_augmentation_moves_mirrors_and_cuts():
 def test_other_frameworks(script, package, job):
     if not OTHER.exists() or subprocess.run([str(OTHER), "-c", f"import {package}"], capture_output=True).returncode:
         pytest.skip(f"{package} is not installed; make bench installs it")
-    check(last_line(run(script, job, python=str(OTHER))), 2)
+    check_record(last_line(run(script, job, python=str(OTHER))), 2)
 
 
 def test_compare_without_the_others(tmp_path):
@@ -110,7 +110,7 @@ def test_compare_without_the_others(tmp_path):
     assert sum("not installed" in cells[1] for cells in rows) == 2
     records = json.loads(out.read_text())["records"]
     for name in names[:4]:
-        check(records[name][0], 2)
+        check_record(records[name][0], 2)
 
 
 def test_engines(tmp_path):

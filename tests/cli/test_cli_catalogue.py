@@ -1,4 +1,4 @@
-"""Help, methods, cite and data: every option is explained with its default."""
+"""Help, methods, cite, toy and data: every option is explained with its default."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from fedflat.cli import COMMANDS, DATA, main
+from fedflat.cli import COMMANDS, DATA, flag, main
 from fedflat.methods import METHODS
-from fedflat.options import flag
 from fedflat.runs.experiment import Setting
 
 

@@ -1,4 +1,4 @@
-"""fedflat flower new: an app that says what the experiment says, and refusals in one line; flwr is not needed."""
+"""fedflat flower new: the app describes the experiment, and errors are one line. It does not need flwr."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ import pytest
 import fedflat as ff
 from fedflat.cli import main
 from fedflat.core.method import Method
-from fedflat.flower.config import FederationOptions, from_run_config
+from fedflat.flower.config import FederationOptions, from_run_config, run_config_spelling
 from fedflat.runs.config import dump_experiment
 
 WRAPPED = ff.ServerAdam(inner=ff.Private(inner=ff.FedSOL(rho=1e-5, perturb="all")), v0=None)
 
 
 def flat(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """As Flower flattens an app's configuration."""
+    """Yield the keys and values of an app's configuration as Flower flattens it."""
     for name, value in values.items():
         yield from flat(value, f"{prefix}{name}.") if isinstance(value, dict) else [(prefix + name, value)]
 
@@ -32,14 +32,14 @@ def config_of(app: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("method", [ff.FedAvg(), ff.FedSMOO(regularise=False), WRAPPED], ids=lambda m: type(m).__name__)
-def test_the_app_is_the_experiment(method: Method, tmp_path: Path) -> None:
+def test_the_app_describes_the_experiment(method: Method, tmp_path: Path) -> None:
     experiment = ff.Experiment(method=method, clients=7, seeds=(3,), lr=1e-4, dataset='npz:a "quoted" path.npz')
     (tmp_path / "config.yaml").write_text(dump_experiment(experiment))
     assert main(["flower", "new", str(tmp_path / "app"), "--config", str(tmp_path / "config.yaml")]) == 0
     assert from_run_config(config_of(tmp_path / "app")) == (experiment, FederationOptions())
 
 
-def test_the_app_is_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_app_is_complete(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     app = tmp_path / "deep" / "app"
     assert main(["flower", "new", str(app)]) == 0
     assert capsys.readouterr().out == f"a Flower app in {app}; its README.md has the commands\n"
@@ -63,7 +63,7 @@ def test_the_readme_explains_every_option(tmp_path: Path) -> None:
     assert rows == defaults
 
 
-def test_security_is_on_and_telemetry_off_in_what_the_readme_says(tmp_path: Path) -> None:
+def test_the_readme_turns_security_on_and_telemetry_off(tmp_path: Path) -> None:
     main(["flower", "new", str(tmp_path / "app")])
     readme, env = ((tmp_path / "app" / name).read_text() for name in ("README.md", "flower.env"))
     for word in ("--enable-supernode-auth", "--ssl-certfile", "--root-certificates", "--auth-supernode-private-key"):
@@ -79,14 +79,14 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("text", "said"), REFUSED.values(), ids=REFUSED)
+@pytest.mark.parametrize(("text", "message"), REFUSED.values(), ids=REFUSED)
 def test_experiments_that_cannot_be_federated(
-    text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    text: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "config.yaml").write_text(text)
     assert main(["flower", "new", str(tmp_path / "app"), "--config", str(tmp_path / "config.yaml")]) == 2
     err = capsys.readouterr().err
-    assert said in err
+    assert message in err
     assert err.count("\n") == 1
     assert not (tmp_path / "app").exists()
 
@@ -108,14 +108,17 @@ CHANGES = {
     "near miss": ({"federation.round_timeot": 5}, "did you mean round_timeout?"),
     "range": ({"federation.round_timeout": -5}, "federation.round_timeout -5: must be more than 0"),
     "type": ({"federation.min_replies": "two"}, "federation.min_replies two: must be a whole number"),
-    "experiment": ({"lr": 0}, "--lr 0: must be more than 0"),
-    "secure": ({"federation.secure": True}, "--weights examples: must be uniform with federation.secure"),
+    "experiment": ({"lr": 0}, "lr 0: must be more than 0"),
+    "hyper-parameter": ({"method.name": "fedsam", "method.rho": -1}, "method.rho -1: must be"),
+    "seed": ({"seed": -1}, "seed -1: must be"),
+    "secure": ({"federation.secure": True}, "weights examples: must be uniform with federation.secure"),
 }
 
 
-@pytest.mark.parametrize(("change", "said"), CHANGES.values(), ids=CHANGES)
-def test_a_run_config_that_cannot_be_used(change: dict[str, Any], said: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("change", "message"), CHANGES.values(), ids=CHANGES)
+def test_a_run_config_that_cannot_be_used(change: dict[str, Any], message: str, tmp_path: Path) -> None:
     main(["flower", "new", str(tmp_path / "app")])
-    with pytest.raises(ff.UserError) as refusal:
-        from_run_config(config_of(tmp_path / "app") | change)
-    assert said in str(refusal.value)
+    config = config_of(tmp_path / "app") | change
+    with pytest.raises(ff.UserError) as error:
+        from_run_config(config)
+    assert message in error.value.message(run_config_spelling(config))

@@ -1,4 +1,4 @@
-"""Every mistake is one line that names the option, its value and what is allowed; exit code 2, no traceback."""
+"""Every mistake gives one line with the option, its value and what is allowed, and exit code 2."""
 
 from __future__ import annotations
 
@@ -44,6 +44,10 @@ FLAGS = [
     ("run fedavg --seeds 99999999999999999999", "--seeds 99999999999999999999", "between 0 and 4294967295"),
     ("run fedavg --seeds", "--seeds", "at least one"),
     ("run fedavg --cohrt 3", "--cohrt", "did you mean --cohort?", "fedflat run fedavg --help"),
+    ("run fedavg --learning-rate 0.1", "--learning-rate: unknown option (did you mean --lr?)"),
+    ("run fedavg --learning-rate=0.1", "--learning-rate: unknown option (did you mean --lr?)"),
+    ("run fedavg --seed 1", "--seed: unknown option (did you mean --seeds?)"),
+    ("compare fedavg --num_rounds 3", "--num_rounds: unknown option (did you mean --rounds?)"),
     ("run fedavg --rho 3", "--rho", "unknown option"),
     ("run fedavg --dataset digit", "digit", "did you mean digits?"),
     ("run fedavg --dataset npz:nowhere.npz", "nowhere.npz"),
@@ -72,7 +76,7 @@ FLAGS = [
     ("compare fedavg fedsol:rho=1,rho=2", "fedsol:rho=1,rho=2", "rho may be given once"),
     ("compare fedavg fedavgm:server-lr=1,server_lr=2", "server_lr may be given once"),
     ("compare fedavg fedavgm+", "method fedavgm+", "after the +"),
-    ("compare fedavg fedsol:proximal=moon", "method fedsol:proximal=moon: --perturb head", "use body or all"),
+    ("compare fedsol-ablation:proximal=moon", "method fedsol-ablation:proximal=moon: --perturb head", "--perturb all"),
     ("compare fedavg --target 1.5", "--target 1.5", "between 0 and 1"),
     ("compare fedavg fedgloss --cohort 50", "--cohort 50", "20"),
     ("cite fedsool", "fedsool", "did you mean fedsol?"),
@@ -108,8 +112,10 @@ def test_flags(words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.Monke
     assert not list(tmp_path.iterdir()), "a refused command leaves nothing behind"
 
 
-FILES = [
-    ("round: 3", "unknown key 'round'", "did you mean rounds?"),
+FILES = [  # what a YAML file says, and parts of the message
+    ("round: 3", "unknown key 'round' (did you mean rounds?)"),
+    ("learning_rate: 0.1", "unknown key 'learning_rate' (did you mean lr?)"),
+    ("lr: -1", "broken.yaml: --lr -1: must be more than 0"),
     ("rounds: many", "--rounds many", "a whole number"),
     ("rounds: [3]", "--rounds 3", "a whole number"),
     ("seeds: 3", "--seeds 3", "a list"),
@@ -126,7 +132,7 @@ FILES = [
     ("dataset: own:mine-12ab34cd", "--dataset own:mine-12ab34cd: was given in Python", "fedflat.run"),
     ("model: own:Net-12ab34cd", "--model own:Net-12ab34cd: was given in Python", "fedflat.run"),
     ("method: {rho: 2}", "'name'"),
-    ("method: {name: fedsol, rhoo: 2}", "unknown key 'rhoo'", "did you mean rho?"),
+    ("method: {name: fedsol, rhoo: 2}", "broken.yaml: method fedsol: unknown key 'rhoo' (did you mean rho?)"),
     ("method: {name: fedsol, rho: big}", "--rho big", "a number"),
     ("method: {name: fedavg, rho: 1}", "unknown key 'rho'"),
     ("method: {name: fedavgm, inner: 3}", "inner"),
@@ -142,13 +148,13 @@ def test_yaml(case: tuple[str, ...], tmp_path: Path, capsys) -> None:
     assert not (tmp_path / "run").exists()
 
 
-def test_yaml_that_is_no_text(tmp_path: Path, capsys) -> None:
+def test_yaml_that_is_not_text(tmp_path: Path, capsys) -> None:
     file = tmp_path / "binary.yaml"
     file.write_bytes(b"\xff\xfe\x00rounds")
     _refused(main(["run", f"--config={file}"]), capsys.readouterr(), (str(file), "not valid YAML"))
 
 
-def test_files_that_are_no_data(tmp_path: Path, capsys) -> None:
+def test_files_that_do_not_contain_data(tmp_path: Path, capsys) -> None:
     file = tmp_path / "a.yaml"
     file.write_text("lr: 0.1")
     code = main(["run", "fedavg", "--dataset", f"npz:{file}", "--out", str(tmp_path / "run")])
@@ -162,7 +168,7 @@ def test_files_that_are_no_data(tmp_path: Path, capsys) -> None:
 
 
 def test_what_may_be_infinite() -> None:
-    """FedGF that never counts a round as diverged, and replies of any length."""
+    """FedGF's threshold, so that no round counts as diverged, and the clip of replies that are not clipped."""
     for spec in ("fedgf:threshold=inf", "dpfedavg:clip=inf,noise=0"):
         parse_method(spec)
     with pytest.raises(UserError, match="more than 0"):
@@ -171,9 +177,9 @@ def test_what_may_be_infinite() -> None:
 
 def test_folders_that_cannot_be_used(tmp_path: Path, capsys) -> None:
     (tmp_path / "file").write_text("mine")
-    for out, said in [("file", "is a file"), ("file/below", "file/below")]:
+    for out, problem in [("file", "is a file"), ("file/below", "file/below")]:
         code = main(["run", "fedavg", "--rounds", "1", "--out", str(tmp_path / out)])
-        _refused(code, capsys.readouterr(), (f"--out {tmp_path / out}", said))
+        _refused(code, capsys.readouterr(), (f"--out {tmp_path / out}", problem))
     assert (tmp_path / "file").read_text() == "mine"
 
 
@@ -198,11 +204,12 @@ def test_process(words: str, tmp_path: Path) -> None:
     assert not done.stdout
 
 
-def _refused(code: int, output: tuple[str, str], said: tuple[str, ...]) -> None:
+def _refused(code: int, output: tuple[str, str], expected: tuple[str, ...]) -> None:
+    """Assert that a command printed one line with all `expected` texts to stderr, and nothing else."""
     out, err = output
     assert code == 2
     assert err.startswith("fedflat: ")
     assert err.count("\n") == 1
     assert not out
-    for words in said:
-        assert words in err
+    for text in expected:
+        assert text in err

@@ -1,4 +1,4 @@
-"""fedflat run and compare: what they print, what they leave, and that both can be repeated."""
+"""fedflat run and compare: what they print, which files they write, and that both can be repeated."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def metrics(folder: Path) -> list[dict[str, object]]:
     return [{name: v for name, v in json.loads(line).items() if name != "seconds"} for line in lines]
 
 
-def test_run_leaves_a_folder(tmp_path: Path, capsys) -> None:
+def test_files_of_a_run(tmp_path: Path, capsys) -> None:
     out = tmp_path / "run"
     assert main(["run", "fedsol", "--rho", "0.5", *SMALL, "--seeds", "3", "4", "--out", str(out)]) == 0
     assert {path.name for path in out.iterdir()} == {
@@ -89,9 +89,7 @@ def test_default_folder_is_named_after_the_method(tmp_path: Path, monkeypatch: p
     assert re.fullmatch(r"fedavg-\d{8}-\d{6}", out.name)
 
 
-def test_default_folder_of_another_process_is_left_to_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
-) -> None:
+def test_default_folder_of_another_process_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     """Two commands that begin in the same second; a third is refused and leaves nothing."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("time.strftime", lambda form: "20300101-000000")
@@ -104,13 +102,13 @@ def test_default_folder_of_another_process_is_left_to_it(
 
 def test_compare_tries_every_method_before_it_trains_one(tmp_path: Path, capsys) -> None:
     out = tmp_path / "both"
-    assert main(["compare", "fedavg", "fedsol:proximal=moon", *SMALL, "--out", str(out)]) == 2
-    assert "method fedsol:proximal=moon: --perturb head: " in capsys.readouterr().err
+    assert main(["compare", "fedavg", "fedsol-ablation:proximal=moon", *SMALL, "--out", str(out)]) == 2
+    assert "method fedsol-ablation:proximal=moon: --perturb head: " in capsys.readouterr().err
     assert not out.exists()
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
-def test_signs_that_the_terminal_does_not_have(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_characters_that_the_terminal_lacks(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """fedsol's help has ρ and Λ."""
     out, err = io.BytesIO(), io.BytesIO()
     monkeypatch.setattr("sys.stdout", io.TextIOWrapper(out, encoding=encoding, write_through=True))
@@ -123,7 +121,7 @@ def test_signs_that_the_terminal_does_not_have(encoding: str, monkeypatch: pytes
     assert b"method fed?: unknown" in err.getvalue()
 
 
-def test_compare_goes_on_after_divergence(tmp_path: Path, capsys) -> None:
+def test_compare_continues_after_divergence(tmp_path: Path, capsys) -> None:
     out = tmp_path / "both"
     specs = ["fedsol:rho=1", "fedsol:rho=1e30,lam=fixed", "fedavg"]
     assert main(["compare", *specs, *SMALL, "--out", str(out), "--target", "0.5"]) == 0
@@ -179,10 +177,10 @@ def test_lines_where_there_is_no_terminal(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "problem"),
     [("--what local --clients 99", "--clients 99: "), ("--what barrier", "there is only one")],
 )
-def test_an_analysis_that_measures_nothing(words: str, said: str, tmp_path: Path, capsys) -> None:
+def test_an_analysis_that_measures_nothing(words: str, problem: str, tmp_path: Path, capsys) -> None:
     out = tmp_path / "run"
     assert main(["run", "fedavg", *SMALL, "--out", str(out)]) == 0
     capsys.readouterr()
@@ -190,26 +188,26 @@ def test_an_analysis_that_measures_nothing(words: str, said: str, tmp_path: Path
     printed = capsys.readouterr()
     assert printed.err.startswith("fedflat: analyse: nothing was measured; ")
     assert printed.err.count("\n") == 1
-    assert said in printed.err
+    assert problem in printed.err
     assert not printed.out
     assert not (out / "analysis").exists()
 
 
 def test_progress_bar_on_a_terminal(tmp_path: Path) -> None:
-    ours, theirs = pty.openpty()
+    reading, terminal = pty.openpty()
     words = [sys.executable, "-m", "fedflat", "run", "fedavg", *SMALL, "--out", str(tmp_path / "run")]
     process = subprocess.Popen(
-        words, stdout=subprocess.PIPE, stderr=theirs, env=os.environ | {"TERM": "xterm", "COLUMNS": "100"}
+        words, stdout=subprocess.PIPE, stderr=terminal, env=os.environ | {"TERM": "xterm", "COLUMNS": "100"}
     )
-    os.close(theirs)
-    seen = b""
+    os.close(terminal)
+    received = b""
     while True:
         try:
-            chunk = os.read(ours, 4096)
+            chunk = os.read(reading, 4096)
         except OSError:  # the other end is closed
             break
-        seen += chunk
+        received += chunk
     assert process.wait() == 0
-    os.close(ours)
-    text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", seen.decode())
+    os.close(reading)
+    text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", received.decode())
     assert re.search(r"fedavg .*4/4 accuracy [\d.]+% +loss [\d.]+ +[\d.]+ rounds/s", text)

@@ -1,4 +1,4 @@
-"""Augmentation against a slow one-image-at-a-time reference, its distributions and its independence of the batch."""
+"""Augmentation compared with a slow reference for one image; its distributions; its independence of the batch."""
 
 import numpy as np
 import pytest
@@ -28,13 +28,13 @@ def _keys(*shape):
     return hash_words(0, torch.arange(int(np.prod(shape)))).view(shape)
 
 
-def _draw(key, use, n, half=0):
-    """A number below n from the upper or the lower half of the hash."""
-    return int(integer_below(hash_words(key, purpose_key(use)) << 32 * half, n))
+def _draw(key, purpose, n, half=0):
+    """Return a number below n from the upper (0) or the lower half (1) of the hash."""
+    return int(integer_below(hash_words(key, purpose_key(purpose)) << 32 * half, n))
 
 
 def _reference(image, key, spec):
-    """What torchvision's pad, crop, flip, normalise and the usual Cutout do to one image."""
+    """Return what torchvision's pad, crop, flip, normalise and the usual Cutout do to one image."""
     image, (_, height, width) = image.numpy(), image.shape
     if spec.crop:
         pad = ((0, 0), (spec.crop, spec.crop), (spec.crop, spec.crop))
@@ -138,7 +138,7 @@ def test_reflection_further_than_the_image_is_wide():
     )
 
 
-def test_input_is_left_alone_and_traces_without_a_break():
+def test_the_input_is_not_changed_and_the_function_compiles_to_one_graph():
     x, keys, spec = _images(), _keys(12), Augment(crop=4, flip=True, cutout=6)
     before = x.clone()
     eager = augment_images(x, keys, spec, MEAN, STD)

@@ -1,4 +1,4 @@
-"""Own arrays as a data set: what is accepted and what is refused."""
+"""Data sets from arrays: what is accepted and what is refused."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_arrays_with_clients():
 
 
 @pytest.mark.parametrize(
-    ("clients", "words"),
+    ("clients", "message"),
     [
         ([[0, 1], []], "client 1 has no data"),
         ([[0, 1], [1, 2]], "row of client 1 is given twice"),
@@ -41,24 +41,24 @@ def test_arrays_with_clients():
         (3, "clients: give a list that has, for each client"),
     ],
 )
-def test_clients_that_cannot_be(clients, words):
-    with pytest.raises(UserError, match=words):
+def test_invalid_clients(clients, message):
+    with pytest.raises(UserError, match=message):
         build(clients=clients)
 
 
 @pytest.mark.parametrize("y", [Y - 1, Y + 0.5, Y[:, None], Y > 0, ["a", "b", "c"] * 2, np.array([0, None] * 3), []])
-def test_labels_that_cannot_be(y):
+def test_invalid_labels(y):
     with pytest.raises(UserError, match="whole numbers from 0"):
         build(y=y)
 
 
-def test_a_label_far_beyond_any_number_of_classes():
+def test_a_label_that_is_too_large():
     with pytest.raises(UserError, match="training labels: the largest is 2000000000; number the classes from 0"):
         build(y=[0, 1, 2, 0, 1, 2_000_000_000])
 
 
 @pytest.mark.parametrize(
-    ("x", "words"),
+    ("x", "message"),
     [
         (X.astype(np.int32), "training samples are int32; allowed are uint8 for images and floating-point"),
         (X.astype(np.uint16), "training samples are uint16; allowed"),
@@ -74,22 +74,22 @@ def test_a_label_far_beyond_any_number_of_classes():
         (X.astype(np.uint8), r"training samples are uint8 \[3\] and test samples float32 \[3\]"),
     ],
 )
-def test_samples_that_cannot_be(x, words):
-    with pytest.raises(UserError, match=f"data: .*{words}"):
+def test_invalid_samples(x, message):
+    with pytest.raises(UserError, match=f"data: .*{message}"):
         build(x=x)
 
 
-@pytest.mark.parametrize(("shape", "seen"), [((), (1, 1, 1)), ((4,), (4, 1, 1)), ((1, 2, 3, 4), (24, 1, 1))])
-def test_samples_of_any_shape_can_be_learned(shape, seen):
+@pytest.mark.parametrize(("shape", "as_image"), [((), (1, 1, 1)), ((4,), (4, 1, 1)), ((1, 2, 3, 4), (24, 1, 1))])
+def test_samples_of_any_shape_can_be_learned(shape, as_image):
     x = np.random.default_rng(0).normal(size=(8, *shape))
     data = Dataset.from_arrays(x, np.arange(8) % 2, x, np.arange(8) % 2)
-    assert data.shape == seen
+    assert data.shape == as_image
     assert run(Experiment(dataset=data, clients=2, cohort=2, rounds=1)).rounds == 1
 
 
 def test_only_images_are_augmented():
     experiment = Experiment(dataset=build(), clients=2, cohort=2, rounds=1, augment="crop-flip")
-    with pytest.raises(UserError, match="--augment crop-flip: samples of shape 3 are no images; use --augment none"):
+    with pytest.raises(UserError, match='augment="crop-flip": samples of shape 3 are not images; use augment="none"'):
         run(experiment)
 
 

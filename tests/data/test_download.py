@@ -1,4 +1,4 @@
-"""Downloads from a real HTTP server on this machine that can misbehave."""
+"""Downloads from a local HTTP server that can break connections, ignore ranges and serve wrong files."""
 
 import hashlib
 import threading
@@ -14,10 +14,10 @@ CONTENT = bytes(range(256)) * 4000
 
 
 class Server(ThreadingHTTPServer):
-    """Serves `files`; closes the connection after `cuts.pop(0)` bytes; remembers the Range of every request."""
+    """Serves `files`, closes the connection after `cuts.pop(0)` bytes, and records the Range of every request."""
 
     def __init__(self):
-        super().__init__(("127.0.0.1", 0), Answer)
+        super().__init__(("127.0.0.1", 0), Handler)
         self.files, self.cuts, self.ranges, self.accepts_ranges = {}, [], [], True
 
     @property
@@ -25,7 +25,7 @@ class Server(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_port}"
 
 
-class Answer(BaseHTTPRequestHandler):
+class Handler(BaseHTTPRequestHandler):
     def do_GET(self):
         wanted = self.headers.get("Range")
         self.server.ranges.append(wanted)
@@ -60,74 +60,74 @@ def remote(server, content=CONTENT):
     return RemoteFile(f"{server.url}/file.bin", "md5:" + hashlib.md5(content).hexdigest())
 
 
-def get(server, folder, content=CONTENT):
+def download(server, folder, content=CONTENT):
     download_files("toy", [remote(server, content)], folder, progress=False)
     return (folder / "file.bin").read_bytes()
 
 
 def test_a_file_is_downloaded_once(server, tmp_path):
-    assert get(server, tmp_path) == CONTENT
-    assert get(server, tmp_path) == CONTENT
+    assert download(server, tmp_path) == CONTENT
+    assert download(server, tmp_path) == CONTENT
     assert server.ranges == [None]
     assert [path.name for path in tmp_path.iterdir()] == ["file.bin"]
 
 
 def test_a_file_that_was_damaged_on_disk_is_downloaded_again(server, tmp_path):
     (tmp_path / "file.bin").write_bytes(b"damaged")
-    assert get(server, tmp_path) == CONTENT
+    assert download(server, tmp_path) == CONTENT
 
 
 @pytest.mark.parametrize("served", [CONTENT[:-1], b"x" + CONTENT[1:]], ids=["truncated", "altered"])
-def test_a_wrong_hash_is_one_line_and_leaves_nothing_behind(server, tmp_path, served):
+def test_the_error_for_a_wrong_hash_is_one_line_and_no_file_is_left(server, tmp_path, served):
     server.files["/file.bin"] = served
     with pytest.raises(
         UserError, match=r"/file.bin: the file has not the expected hash and was removed.*toy --from"
     ) as e:
-        get(server, tmp_path)
+        download(server, tmp_path)
     assert "\n" not in str(e.value)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_an_interrupted_download_continues_in_the_same_call(server, tmp_path):
     server.cuts = [300_000, 200_000]
-    assert get(server, tmp_path) == CONTENT
+    assert download(server, tmp_path) == CONTENT
     assert server.ranges == [None, "bytes=300000-", "bytes=500000-"]
 
 
 def test_an_interrupted_download_continues_in_the_next_call(server, tmp_path):
     server.cuts = [100_000] + [0] * (ATTEMPTS - 1)
     with pytest.raises(UserError, match=r"the connection broke at 100000 of 1024000 bytes; run the command again"):
-        get(server, tmp_path)
+        download(server, tmp_path)
     server.ranges.clear()
-    assert get(server, tmp_path) == CONTENT
+    assert download(server, tmp_path) == CONTENT
     assert server.ranges == ["bytes=100000-"]
 
 
 def test_a_server_without_ranges_starts_from_the_beginning(server, tmp_path):
     server.accepts_ranges = False
     server.cuts = [300_000]
-    assert get(server, tmp_path) == CONTENT
+    assert download(server, tmp_path) == CONTENT
 
 
-def test_a_part_that_is_no_part_of_the_file_is_dropped(server, tmp_path):
+def test_a_part_that_is_longer_than_the_file_is_dropped(server, tmp_path):
     (tmp_path / "file.bin.part").write_bytes(CONTENT + b"more")
-    assert get(server, tmp_path) == CONTENT
+    assert download(server, tmp_path) == CONTENT
     assert server.ranges == [f"bytes={len(CONTENT) + 4}-", None]
 
 
-def test_a_missing_file_names_the_answer_of_the_server(server, tmp_path):
+def test_the_error_for_a_missing_file_has_the_status_of_the_server(server, tmp_path):
     del server.files["/file.bin"]
     with pytest.raises(UserError, match=r"the server answered 404 Not Found.*fedflat data prepare toy --from PATH"):
-        get(server, tmp_path)
+        download(server, tmp_path)
 
 
-def test_offline_is_one_line_that_says_what_to_do(server, tmp_path):
+def test_the_error_without_a_network_is_one_line_with_advice(server, tmp_path):
     server.shutdown()
     server.server_close()
     with pytest.raises(
         UserError, match=r"cannot be downloaded \(.*refused.*\); check the network, or fetch it by"
     ) as error:
-        get(server, tmp_path)
+        download(server, tmp_path)
     assert "\n" not in str(error.value)
 
 
@@ -139,10 +139,10 @@ def test_a_mirror_replaces_the_address_but_not_the_hash(server, tmp_path, monkey
     assert (tmp_path / "file.bin").read_bytes() == CONTENT
 
 
-def test_a_mirror_that_is_no_address_is_named(server, tmp_path, monkeypatch):
+def test_the_error_for_a_mirror_that_is_no_address_names_it(server, tmp_path, monkeypatch):
     monkeypatch.setenv("FEDFLAT_MIRROR", "nonsense")
     with pytest.raises(UserError, match=r"nonsense/toy/file.bin: cannot be downloaded"):
-        get(server, tmp_path)
+        download(server, tmp_path)
 
 
 def test_a_set_is_downloaded_and_prepared(server, tmp_path, monkeypatch):
@@ -154,9 +154,9 @@ def test_a_set_is_downloaded_and_prepared(server, tmp_path, monkeypatch):
     from fedflat.data import load, prepare
     from fedflat.data.catalogue import DATASETS
 
-    halves = {"train": 5, "val": 2, "test": 3}
-    arrays = {f"{h}_images": np.full((n, 28, 28), n, np.uint8) for h, n in halves.items()}
-    arrays |= {f"{h}_labels": np.full((n, 1), n) for h, n in halves.items()}
+    splits = {"train": 5, "val": 2, "test": 3}
+    arrays = {f"{split}_images": np.full((n, 28, 28), n, np.uint8) for split, n in splits.items()}
+    arrays |= {f"{split}_labels": np.full((n, 1), n) for split, n in splits.items()}
     file = io.BytesIO()
     np.savez(file, **arrays)
     server.files["/tissuemnist/tissuemnist.npz"] = file.getvalue()

@@ -1,4 +1,4 @@
-"""The user's own data: folder:, npz: and parquet:."""
+"""The user's own data: folder:PATH, npz:PATH and parquet:PATH."""
 
 import json
 import os
@@ -19,8 +19,8 @@ from fedflat.errors import UserError
 RNG = np.random.default_rng(1)
 
 
-def folder(root, mode="RGB"):
-    """Two classes with two training and one test image each."""
+def write_folder(root, mode="RGB"):
+    """Write two classes with two training images and one test image each; return the images by name."""
     shape = (6, 5) if mode == "L" else (6, 5, 3)
     images = {}
     for name in (
@@ -39,7 +39,7 @@ def folder(root, mode="RGB"):
 
 @pytest.mark.parametrize("mode", ["RGB", "L"])
 def test_a_folder(tmp_path, mode):
-    images = folder(tmp_path / "own", mode)
+    images = write_folder(tmp_path / "own", mode)
     data = load_dataset(f"folder:{tmp_path / 'own'}", tmp_path)
     train = np.stack([image for name, image in images.items() if name.startswith("train")])
     pixels = train[:, None] if mode == "L" else train.transpose(0, 3, 1, 2)
@@ -52,13 +52,13 @@ def test_a_folder(tmp_path, mode):
 
 
 def test_a_folder_is_decoded_once_and_again_when_it_changes(tmp_path):
-    images = folder(tmp_path / "own")
+    images = write_folder(tmp_path / "own")
     name = f"folder:{tmp_path / 'own'}"
     load_dataset(name, tmp_path)
-    (made,) = tmp_path.glob("folder-*.safetensors")
-    before = made.stat().st_mtime_ns
+    (prepared,) = tmp_path.glob("folder-*.safetensors")
+    before = prepared.stat().st_mtime_ns
     load_dataset(name, tmp_path)
-    assert made.stat().st_mtime_ns == before
+    assert prepared.stat().st_mtime_ns == before
     changed = tmp_path / "own" / "train" / "cat" / "1.png"
     Image.fromarray(255 - images["train/cat/1.png"]).save(changed)
     os.utime(changed, ns=(before + 10**9, before + 10**9))
@@ -82,7 +82,7 @@ def swap_clients(root):
     ("change", "y", "owner"), [(move_images, [0, 1, 1, 1], None), (swap_clients, None, [0, 0, 0, 1])]
 )
 def test_a_folder_is_decoded_again_when_labels_or_clients_change(tmp_path, change, y, owner):
-    folder(tmp_path / "own")
+    write_folder(tmp_path / "own")
     name = f"folder:{tmp_path / 'own'}"
     if owner:
         clients = {"cat/1.png": "zoe", "cat/2.png": "zoe", "dog/1.bmp": "zoe", "dog/3.png": "mia"}
@@ -96,8 +96,8 @@ def test_a_folder_is_decoded_again_when_labels_or_clients_change(tmp_path, chang
         assert (before.owner.tolist(), after.owner.tolist()) == ([1, 1, 1, 0], owner)
 
 
-def test_changes_behind_a_link_are_seen(tmp_path):
-    folder(tmp_path / "own")
+def test_changes_behind_a_link_are_noticed(tmp_path):
+    write_folder(tmp_path / "own")
     (tmp_path / "own" / "train" / "cat").rename(tmp_path / "cats")
     (tmp_path / "own" / "train" / "cat").symlink_to(tmp_path / "cats")
     load_dataset(f"folder:{tmp_path / 'own'}", tmp_path)
@@ -106,25 +106,25 @@ def test_changes_behind_a_link_are_seen(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["folder", "parquet"])
-def test_a_link_that_leads_nowhere_is_named(tmp_path, kind):
+def test_the_error_for_a_broken_link_names_it(tmp_path, kind):
     (tmp_path / "train").symlink_to(tmp_path / "gone")
-    with pytest.raises(UserError, match=rf"--dataset {kind}:.*: .*train cannot be read \(No such file"):
+    with pytest.raises(UserError, match=rf'dataset="{kind}:.*": .*train cannot be read \(No such file'):
         load_dataset(f"{kind}:{tmp_path}", tmp_path / "cache")
 
 
-def test_preparing_writes_no_bar_where_there_is_no_terminal(tmp_path, capsys, monkeypatch):
-    folder(tmp_path / "own")
+def test_progress_without_a_terminal_is_lines(tmp_path, capsys, monkeypatch):
+    write_folder(tmp_path / "own")
     load_dataset(f"folder:{tmp_path / 'own'}", tmp_path / "one")
     assert capsys.readouterr().err == ""
     monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0)
     load_dataset(f"folder:{tmp_path / 'own'}", tmp_path / "two")
     assert capsys.readouterr().err.splitlines() == [
-        f"preparing folder:{tmp_path / 'own'}: {share} done" for share in ("67%", "100%")
+        f"preparing folder:{tmp_path / 'own'}: {percent} done" for percent in ("67%", "100%")
     ]
 
 
 def test_a_folder_with_clients(tmp_path):
-    folder(tmp_path)
+    write_folder(tmp_path)
     clients = {"cat/1.png": "zoe", "cat/2.png": "adam", "dog/1.bmp": "zoe", "dog/3.png": "mia"}
     (tmp_path / "clients.json").write_text(json.dumps(clients))
     assert load_dataset(f"folder:{tmp_path}", tmp_path).owner.tolist() == [2, 0, 2, 1]
@@ -137,67 +137,67 @@ def test_a_folder_with_clients(tmp_path):
         ({"cat/7.png": "mia"}, r"clients.json: has no file cat/7.png"),
     ],
 )
-def test_clients_must_be_named_for_exactly_the_training_files(tmp_path, change, message):
-    folder(tmp_path)
+def test_clients_json_must_name_exactly_the_training_files(tmp_path, change, message):
+    write_folder(tmp_path)
     clients = {"cat/1.png": "zoe", "cat/2.png": "adam", "dog/1.bmp": "zoe", "dog/3.png": "mia"} | change
     (tmp_path / "clients.json").write_text(json.dumps({key: value for key, value in clients.items() if value}))
     with pytest.raises(UserError, match=message):
         load_dataset(f"folder:{tmp_path}", tmp_path)
 
 
-def image(path, mode, size=(5, 6)):
+def write_image(path, mode, size=(5, 6)):
     Image.new(mode, size).save(path)
 
 
-def empty(root):
-    for half in ("train", "test"):
-        shutil.rmtree(root / half)
-        (root / half).mkdir()
+def empty_splits(root):
+    for split in ("train", "test"):
+        shutil.rmtree(root / split)
+        (root / split).mkdir()
 
 
 @pytest.mark.parametrize(
-    ("mode", "spoil", "message"),
+    ("mode", "damage", "message"),
     [
         (
             "RGB",
-            lambda root: image(root / "test/dog/9.png", "RGB", (5, 7)),
+            lambda root: write_image(root / "test/dog/9.png", "RGB", (5, 7)),
             r"dog/9.png: image is 5x7 pixels, but .* is 5x6",
         ),
         (
             "L",
-            lambda root: image(root / "train/dog/3.png", "RGB"),
+            lambda root: write_image(root / "train/dog/3.png", "RGB"),
             r"dog/3.png: image is in colour, but .*cat/1.png is grey",
         ),
         (
             "L",
-            lambda root: image(root / "train/dog/3.png", "I;16"),
+            lambda root: write_image(root / "train/dog/3.png", "I;16"),
             r"dog/3.png: image has more than 8 bits per channel",
         ),
         ("L", lambda root: (root / "test/dog/9.png").unlink(), r"test/dog: no images"),
         ("L", lambda root: (root / "test/dog").rename(root / "x"), r"test: no folder for class dog"),
-        ("L", empty, r"train: empty; it must hold one folder of images per class"),
+        ("L", empty_splits, r"train: empty; it must hold one folder of images per class"),
         ("L", lambda root: (root / "test").rename(root / "x"), r"test: cannot be read as a folder"),
         ("L", lambda root: (root / "clients.json").write_text("[1"), r"clients.json: cannot be read as a JSON object"),
     ],
 )
-def test_what_is_wrong_with_a_folder_is_named(tmp_path, mode, spoil, message):
-    folder(tmp_path, mode)
-    spoil(tmp_path)
+def test_errors_in_a_folder(tmp_path, mode, damage, message):
+    write_folder(tmp_path, mode)
+    damage(tmp_path)
     with pytest.raises(UserError, match=message):
         load_dataset(f"folder:{tmp_path}", tmp_path / "cache")
 
 
-def arrays(shape, dtype=np.uint8):
+def random_arrays(shape, dtype=np.uint8):
     x = RNG.integers(0, 256, (7, *shape)).astype(dtype)
     return {"x": x[:4], "y": np.array([0, 1, 2, 1]), "x_test": x[4:], "y_test": np.array([0, 3, 1])}
 
 
 @pytest.mark.parametrize("shape", [(3, 6, 5), (6, 5, 3), (6, 5)])
 def test_npz_images(tmp_path, shape):
-    given = arrays(shape)
-    np.savez(tmp_path / "a.npz", **given)
+    contents = random_arrays(shape)
+    np.savez(tmp_path / "a.npz", **contents)
     data = load_dataset(f"npz:{tmp_path / 'a.npz'}")
-    x = given["x"]
+    x = contents["x"]
     expected = x[:, None] if x.ndim == 3 else x.transpose(0, 3, 1, 2) if shape[-1] == 3 else x
     assert np.array_equal(data.x.numpy(), expected)
     assert (data.y.tolist(), data.y_test.tolist(), data.classes) == ([0, 1, 2, 1], [0, 3, 1], 4)
@@ -205,7 +205,7 @@ def test_npz_images(tmp_path, shape):
 
 
 def test_npz_floats_are_used_as_they_are(tmp_path):
-    np.savez(tmp_path / "a.npz", **arrays((9,), np.float64), client=np.array(["b", "a", "b", "c"]))
+    np.savez(tmp_path / "a.npz", **random_arrays((9,), np.float64), client=np.array(["b", "a", "b", "c"]))
     data = load_dataset(f"npz:{tmp_path / 'a.npz'}")
     assert data.x.dtype == torch.float32
     assert (data.mean, data.std) == ((0.0,), (1.0,))
@@ -236,24 +236,23 @@ def test_npz_floats_are_used_as_they_are(tmp_path):
         ({"x": np.array([{}] * 4, object)}, r"a.npz: cannot be read as an npz file"),
     ],
 )
-def test_what_is_wrong_with_npz_is_named(tmp_path, change, message):
-    given = {key: value for key, value in (arrays((3, 6, 5)) | change).items() if value is not None}
-    np.savez(tmp_path / "a.npz", **given)
+def test_errors_in_npz(tmp_path, change, message):
+    contents = {key: value for key, value in (random_arrays((3, 6, 5)) | change).items() if value is not None}
+    np.savez(tmp_path / "a.npz", **contents)
     with pytest.raises(UserError, match=message):
         load_dataset(f"npz:{tmp_path / 'a.npz'}")
 
 
-def parquet(root, **train):
-    png = (root / "a.png", Image.new("RGB", (4, 4), (9, 0, 0)))
-    png[1].save(png[0])
-    columns = {"image": [png[0].read_bytes()] * 3, "label": [0, 1, 1]}
+def write_parquet(root, **train):
+    Image.new("RGB", (4, 4), (9, 0, 0)).save(root / "a.png")
+    columns = {"image": [(root / "a.png").read_bytes()] * 3, "label": [0, 1, 1]}
     pq.write_table(pa.table(columns), root / "test.parquet")
     pq.write_table(pa.table({k: v for k, v in (columns | train).items() if v is not None}), root / "train.parquet")
     return f"parquet:{root}"
 
 
 def test_parquet_with_clients(tmp_path):
-    data = load_dataset(parquet(tmp_path, client=["x", "y", "x"]), tmp_path)
+    data = load_dataset(write_parquet(tmp_path, client=["x", "y", "x"]), tmp_path)
     assert data.owner.tolist() == [0, 1, 0]
     assert data.x[0, :, 0, 0].tolist() == [9, 0, 0]
     assert data.std == (1.0, 1.0, 1.0)
@@ -275,25 +274,25 @@ def test_parquet_with_clients(tmp_path):
         ({"image": [1, 2, 3]}, "train.parquet: cannot be read as a parquet file.*must be bytes"),
     ],
 )
-def test_what_is_wrong_with_parquet_is_named(tmp_path, change, message):
+def test_errors_in_parquet(tmp_path, change, message):
     with pytest.raises(UserError, match=message):
-        load_dataset(parquet(tmp_path, **change), tmp_path)
+        load_dataset(write_parquet(tmp_path, **change), tmp_path)
 
 
 @pytest.mark.parametrize("name", ["folder:", "folder:/no/such", "npz:/no/such.npz", "parquet:/no/such"])
-def test_a_path_that_is_not_there_is_named(name, tmp_path):
-    with pytest.raises(UserError, match=rf"--dataset {name}: there is no (file|folder) \S+$"):
+def test_the_error_for_a_missing_path_names_it(name, tmp_path):
+    with pytest.raises(UserError, match=rf'dataset="{name}": there is no (file|folder) \S+$'):
         load_dataset(name, tmp_path)
 
 
 @pytest.mark.parametrize("name", ["folder:some/images", "npz:a.npz"])
-def test_a_relative_path_that_is_not_there_says_from_where_it_is_meant(name, tmp_path, monkeypatch):
+def test_the_error_for_a_missing_relative_path_names_the_current_folder(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match=rf"there is no \w+ \S+ in {tmp_path}; a relative path is meant from where"):
         load_dataset(name, tmp_path)
 
 
 def test_npz_needs_no_preparation(tmp_path):
-    np.savez(tmp_path / "a.npz", **arrays((3, 6, 5)))
+    np.savez(tmp_path / "a.npz", **random_arrays((3, 6, 5)))
     with pytest.raises(UserError, match="an npz file needs no preparation"):
         prepare_dataset(f"npz:{tmp_path / 'a.npz'}", None, tmp_path)

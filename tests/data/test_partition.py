@@ -1,4 +1,4 @@
-"""Invariants of every partition, and errors that say what to change."""
+"""Invariants of every partition, and the errors."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ quick = settings(max_examples=60, deadline=None)
 
 @st.composite
 def cases(draw):
-    """Labels of up to 7 classes, some of which may not occur, and a possible number of clients."""
+    """Draw labels of up to 7 classes, some of which may not occur, and a possible number of clients."""
     sizes = draw(st.lists(st.integers(0, 60), min_size=1, max_size=7).filter(any))
     labels = np.random.default_rng(draw(st.integers(0, 99))).permutation(np.repeat(np.arange(len(sizes)), sizes))
     return labels, draw(st.integers(1, min(40, len(labels))))
@@ -43,7 +43,7 @@ def _assert_valid(parts, labels, clients):
     assert rows.max() < len(labels)
 
 
-def _same(one, other):
+def _equal(one, other):
     return len(one) == len(other) and all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
 
 
@@ -56,7 +56,7 @@ def test_iid(case, seed):
     sizes = [len(part) for part in parts]
     assert sum(sizes) == len(labels)
     assert max(sizes) - min(sizes) <= 1
-    assert _same(parts, iid(labels, clients, seed))
+    assert _equal(parts, iid(labels, clients, seed))
 
 
 @quick
@@ -72,7 +72,7 @@ def test_shards(case, number, seed):
     _assert_valid(parts, labels, clients)
     assert sum(len(part) for part in parts) == len(labels)
     assert ((class_counts(labels, parts, 7) > 0).sum(1) <= number).all()
-    assert _same(parts, shards(labels, clients, number, seed))
+    assert _equal(parts, shards(labels, clients, number, seed))
 
 
 @quick
@@ -81,10 +81,10 @@ def test_lda(case, alpha, minimum, seed):
     labels, clients = case
     minimum = min(minimum, len(labels) // clients)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(partition, "_DRAWS", 20_000)
-        patch.setattr(partition, "_CHUNK", 5_000)
+        patch.setattr(partition, "_MAX_SHARES", 20_000)
+        patch.setattr(partition, "_SHARES_AT_ONCE", 5_000)
         parts = lda(labels, clients, alpha, seed, minimum)
-        assert _same(parts, lda(labels, clients, alpha, seed, minimum))
+        assert _equal(parts, lda(labels, clients, alpha, seed, minimum))
     _assert_valid(parts, labels, clients)
     assert sum(len(part) for part in parts) == len(labels)
     assert min(len(part) for part in parts) >= minimum
@@ -112,7 +112,7 @@ def test_dirichlet_has_equal_sizes(case, alpha, seed):
     parts = dirichlet(labels, clients, alpha, seed)
     _assert_valid(parts, labels, clients)
     assert {len(part) for part in parts} == {len(labels) // clients}
-    assert _same(parts, dirichlet(labels, clients, alpha, seed))
+    assert _equal(parts, dirichlet(labels, clients, alpha, seed))
 
 
 @quick
@@ -147,40 +147,40 @@ def test_natural(owner):
 
 
 @pytest.mark.parametrize("name", ["iid", "shards", "lda", "lda-released", "dirichlet"])
-def test_seeds_and_nothing_else_change_the_split(name):
+def test_only_the_seed_changes_the_partition(name):
     np.random.seed(0)  # noqa: NPY002 - the global state must not matter
     first = partition_rows(name, CIFAR10, 20, 1, 0.5, 2)
     np.random.seed(1)  # noqa: NPY002
-    assert _same(first, partition_rows(name, CIFAR10, 20, 1, 0.5, 2))
-    assert not _same(first, partition_rows(name, CIFAR10, 20, 2, 0.5, 2))
+    assert _equal(first, partition_rows(name, CIFAR10, 20, 1, 0.5, 2))
+    assert not _equal(first, partition_rows(name, CIFAR10, 20, 2, 0.5, 2))
 
 
-def test_lda_says_once_when_it_had_to_top_clients_up(monkeypatch, capsys):
-    monkeypatch.setattr(partition, "_DRAWS", 200_000)
-    partition._tell.cache_clear()
+def test_lda_warns_once_if_it_tops_up_clients(monkeypatch, capsys):
+    monkeypatch.setattr(partition, "_MAX_SHARES", 200_000)
+    partition._warn_once.cache_clear()
     parts, again = (lda(CIFAR10, 100, 0.01, 0) for _ in range(2))
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("lda with alpha 0.01: none of 200 draws gave each of 100 clients 10 samples; moved ")
     _assert_valid(parts, CIFAR10, 100)
     assert min(len(part) for part in parts) == 10
-    assert _same(parts, again)
+    assert _equal(parts, again)
 
 
-def test_of_many_processes_the_first_says_so(monkeypatch, capsys):
-    monkeypatch.setattr(partition, "_DRAWS", 200_000)
+def test_only_rank_0_warns(monkeypatch, capsys):
+    monkeypatch.setattr(partition, "_MAX_SHARES", 200_000)
     monkeypatch.setenv("RANK", "1")
-    partition._tell.cache_clear()
+    partition._warn_once.cache_clear()
     lda(CIFAR10, 100, 0.01, 0)
-    partition._tell.cache_clear()
+    partition._warn_once.cache_clear()
     assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(("labels", "clients", "draws"), [(CIFAR10, 100, 200), (CIFAR10[:1437], 143, 26)])
-def test_lda_gives_up_early_only_where_much_is_missing(monkeypatch, capsys, labels, clients, draws):
-    """One sample in 20 can only be missing where clients have fewer than 200 samples on average."""
-    monkeypatch.setattr(partition, "_DRAWS", 200_000)
-    monkeypatch.setattr(partition, "_CHUNK", 20_000)
-    partition._tell.cache_clear()
+def test_lda_stops_early_only_if_many_samples_are_missing(monkeypatch, capsys, labels, clients, draws):
+    """One sample in 20 can only be missing if clients have fewer than 200 samples on average."""
+    monkeypatch.setattr(partition, "_MAX_SHARES", 200_000)
+    monkeypatch.setattr(partition, "_SHARES_AT_ONCE", 20_000)
+    partition._warn_once.cache_clear()
     lda(labels, clients, 0.01, 1)
     assert f"none of {draws} draws" in capsys.readouterr().err
 
@@ -192,20 +192,20 @@ def test_lda_gives_up_early_only_where_much_is_missing(monkeypatch, capsys, labe
 def test_the_splits_of_fedsols_code(alpha, sizes, classes):
     labels = np.repeat(np.arange(10), 5000)
     table = class_counts(labels, lda_released(labels, 100, alpha, 19940817), 10)
-    held = table.sum(1)
-    assert (held.min(), np.median(held), held.max()) == sizes
+    size = table.sum(1)
+    assert (size.min(), np.median(size), size.max()) == sizes
     assert (table > 0).sum(1).mean() == pytest.approx(classes)
 
 
-def test_lda_as_released_gives_up(monkeypatch):
+def test_lda_as_released_fails_after_too_many_draws(monkeypatch):
     monkeypatch.setattr("fedflat.data.partition.RELEASED_ATTEMPTS", 3)
-    with pytest.raises(UserError, match=r"--alpha 0\.05: none of 3 draws of lda-released gave each of 100 clients 10"):
+    with pytest.raises(UserError, match=r"alpha=0\.05: none of 3 draws of lda-released gave each of 100 clients 10"):
         lda_released(CIFAR10, 100, 0.05, 0)
-    with pytest.raises(UserError, match="--alpha 1e-06: none of 3 draws"):
+    with pytest.raises(UserError, match="alpha=1e-06: none of 3 draws"):
         lda_released(CIFAR10, 100, 1e-6, 0)
 
 
-def test_one_class_each_where_classes_are_unequal():
+def test_one_class_each_with_unequal_classes():
     """The digits: 20 clients, 10 classes of 142 to 147, so two clients for each class."""
     labels = np.repeat(np.arange(10), [142, 146, 142, 146, 145, 145, 145, 143, 139, 144])
     table = class_counts(labels, dirichlet(labels, 20, 0.0, 0), 10)
@@ -214,19 +214,21 @@ def test_one_class_each_where_classes_are_unequal():
     assert table.sum(0).tolist() == np.bincount(labels).tolist()
 
 
-def test_counts():
+def test_class_counts():
     assert class_counts(np.array([0, 2, 2, 1]), [np.array([1, 2]), np.array([0])], 3).tolist() == [[0, 0, 2], [1, 0, 0]]
 
 
 @quick
 @given(st.lists(st.integers(0, 50), min_size=3, max_size=3).filter(any), st.integers(1, 200), st.integers(0, 9))
-def test_aligned_test(held, size, seed):
+def test_matching_test_rows(client_counts, size, seed):
     labels = np.random.default_rng(1).permutation(np.repeat(np.arange(3), [20, 40, 60]))
-    rows = matching_test_rows(labels, np.array(held), seed, size)
+    rows = matching_test_rows(labels, np.array(client_counts), seed, size)
     assert (np.diff(rows) > 0).all()
-    wanted = [min(there, size * n // sum(held)) for there, n in zip([20, 40, 60], held, strict=True)]
+    wanted = [
+        min(present, size * n // sum(client_counts)) for present, n in zip([20, 40, 60], client_counts, strict=True)
+    ]
     assert np.bincount(labels[rows], minlength=3).tolist() == wanted
-    assert np.array_equal(rows, matching_test_rows(labels, np.array(held), seed, size))
+    assert np.array_equal(rows, matching_test_rows(labels, np.array(client_counts), seed, size))
 
 
 DIGITS = np.arange(1437) % 10
@@ -235,21 +237,24 @@ DIGITS = np.arange(1437) % 10
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"name": "lad"}, r"--partition lad: unknown \(did you mean lda\?\); known partitions: iid, shards"),
-        ({"clients": 0}, "--clients 0: must be 1 or more"),
+        ({"name": "lad"}, r'partition="lad": unknown \(did you mean lda\?\); known partitions: iid, shards'),
+        ({"clients": 0}, "clients=0: must be 1 or more"),
         (
             {"clients": 2000},
-            "--clients 2000: client 1437 would have no data; "
+            "clients=2000: client 1437 would have no data; "
             "at most 1437 clients are possible with 1437 training samples",
         ),
         ({"name": "lda", "clients": 144}, "at least 10 samples; at most 143 clients are possible with 1437"),
-        ({"alpha": -1}, "--alpha -1: must be 0 or more"),
-        ({"alpha": float("nan")}, "--alpha nan: must be 0 or more"),
-        ({"alpha": float("inf")}, "--alpha inf: must be 0 or more, and finite"),
-        ({"name": "lda", "alpha": 0}, "--alpha 0: must be more than 0"),
-        ({"name": "shards", "clients": 4}, "--shards 2: 4 clients cannot cover 10 classes; use 3 or more"),
-        ({"name": "shards", "clients": 1000}, "--clients 1000, --shards 2: client [0-9]+ would have no data"),
-        ({"name": "natural"}, "--partition natural: these data have no clients of their own"),
+        ({"alpha": -1}, "alpha=-1: must be 0 or more"),
+        ({"alpha": float("nan")}, "alpha=nan: must be 0 or more"),
+        ({"alpha": float("inf")}, "alpha=inf: must be 0 or more, and finite"),
+        ({"name": "lda", "alpha": 0}, "alpha=0: must be more than 0"),
+        ({"name": "shards", "clients": 4}, "shards=2: 4 clients cannot cover 10 classes; use 3 or more"),
+        (
+            {"name": "shards", "clients": 1000},
+            "clients=1000: with 2 shards per client, client [0-9]+ would have no data",
+        ),
+        ({"name": "natural"}, 'partition="natural": these data have no clients of their own'),
     ],
 )
 def test_errors(options, message):
@@ -258,6 +263,6 @@ def test_errors(options, message):
         partition_rows(labels=DIGITS, seed=0, **call)
 
 
-def test_split_reaches_every_partition():
+def test_partition_rows_reaches_every_partition():
     for name in PARTITIONS:
         _assert_valid(partition_rows(name, DIGITS, 20, 0, 0.5, 2, DIGITS), DIGITS, 10 if name == "natural" else 20)

@@ -1,4 +1,4 @@
-"""Run under torchrun: trains every method on the tiny problem and writes what all ranks together hold to a file."""
+"""Run under torchrun: train every method on the tiny problem and write the states of all ranks to a file."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ COHORTS = ([0, 2, 1], [1], [3], [2, 0, 3, 1])  # in the second round two clients
 ROUNDS = 3
 
 
-class Caught:
-    """Stands for a run folder and remembers the checkpoint."""
+class MemoryFolder:
+    """Stands for a run folder and keeps the checkpoint in memory."""
 
     saved: Mapping[str, Tensor] = {}
 
@@ -37,13 +37,15 @@ class Caught:
 
 
 def named(method: str, trials: list[Trial]) -> dict[str, Tensor]:
+    """Return all tensors of the trials, named as in a checkpoint."""
     return {f"{method}/{t.seed}.{name}": tensor for t in trials for name, tensor in t.pack().items()}
 
 
-def gathered(world: ProcessGroup, method: str, trials: list[Trial]) -> Mapping[str, Tensor]:
-    caught: Any = Caught()
-    SharedFolder(world, lambda: caught).save(named(method, trials))
-    return caught.saved
+def gathered(processes: ProcessGroup, method: str, trials: list[Trial]) -> Mapping[str, Tensor]:
+    """Return, on rank 0, the tensors of the trials with the clients of all ranks."""
+    folder: Any = MemoryFolder()
+    SharedFolder(processes, lambda: folder).save(named(method, trials))
+    return folder.saved
 
 
 def train(method: Method, engine: str) -> list[Trial]:
@@ -52,11 +54,11 @@ def train(method: Method, engine: str) -> list[Trial]:
 
 def main(out: str) -> None:
     results: dict[str, Tensor] = {}
-    with join_processes(find_rank("distributed"), "cpu") as world:
-        ENGINES["distributed"] = functools.partial(Distributed, world=world)
+    with join_processes(find_rank("distributed"), "cpu") as processes:
+        ENGINES["distributed"] = functools.partial(Distributed, processes=processes)
         for name, method in DEFAULTS.items():
-            results |= gathered(world, name, train(method, "distributed"))
-        if world.leads:
+            results |= gathered(processes, name, train(method, "distributed"))
+        if processes.leads:
             save_file({name: tensor.contiguous().clone() for name, tensor in results.items()}, out)
 
 

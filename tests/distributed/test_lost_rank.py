@@ -1,4 +1,4 @@
-"""Digits on several real processes: the result of one, and what happens when one of them is killed."""
+"""Several real processes train digits: to the result of one process, also after a rank was killed."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from safetensors.torch import load_file
 
 sys.path.append(str(Path(__file__).parent))
 
-from launch import finish, kill_rank, launched, torchrun
-from test_ranks import by_client
+from test_rank_agreement import by_client
+from torchrun_processes import finish, kill_rank, launched, torchrun
 
 from fedflat.cli import main
 
@@ -38,14 +38,14 @@ def ranks(number: int, out: Path, *more: str, restarts: int = 0) -> list[str]:
 
 
 def wait_for_rows(process: subprocess.Popen[str], out: Path, lines: int) -> None:
-    """Until the run has written so many metrics."""
+    """Wait until the run has written so many rows of metrics."""
     metrics = out / "metrics.jsonl"
     while process.poll() is None and not (metrics.exists() and metrics.read_bytes().count(b"\n") >= lines):
         time.sleep(0.002)
 
 
 def rows(out: Path) -> list[dict[str, object]]:
-    """Metrics without what the clock wrote."""
+    """Return the metrics without the seconds."""
     lines = (out / "metrics.jsonl").read_text().splitlines()
     return [{name: v for name, v in json.loads(line).items() if name != "seconds"} for line in lines]
 
@@ -60,21 +60,23 @@ def assert_close(one: Path, other: Path, tolerance: float) -> None:
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run in one process."""
+    """Train the run in one process and return its folder."""
     out = tmp_path_factory.mktemp("alone") / "run"
     assert main(fedflat(out)) == 0
     return out
 
 
-def test_a_killed_rank_ends_the_run_which_resumes_with_fewer(alone: Path, tmp_path: Path) -> None:
-    """Three ranks of which the last is killed; then one process, then two, continue from the checkpoint."""
+def test_a_killed_rank_ends_the_run_and_fewer_ranks_resume_it(alone: Path, tmp_path: Path) -> None:
+    """The last of three ranks is killed; then one process, and two, continue from the checkpoint."""
     out = tmp_path / "killed"
     with launched(ranks(3, out)) as process:
         wait_for_rows(process, out, 8)
         kill_rank(process, 2)
         _, err = process.communicate(timeout=300)
-    said = re.findall(r"^fedflat: .*$", err, re.MULTILINE)
-    match = re.fullmatch(r"fedflat: rank 2 died in round (\d+); with --out the run continues from its .*", *said)
+    messages = re.findall(r"^fedflat: .*$", err, re.MULTILINE)
+    match = re.fullmatch(
+        r"fedflat: rank 2 died in round (\d+); a run with an output folder can continue from .*", *messages
+    )
     assert match, err
     assert 5 <= int(match[1]) <= ROUNDS
     assert process.returncode != 0
@@ -94,7 +96,7 @@ def _resume(number: int, killed: Path, out: Path) -> None:
 
 
 def test_torchrun_restarts_from_the_checkpoint(alone: Path, tmp_path: Path) -> None:
-    """Two ranks that nobody disturbs equal one process; with the first killed and started again they end the same."""
+    """Two undisturbed ranks equal one process; if torchrun restarts them after a kill, they end with the same bits."""
     whole, out = tmp_path / "whole", tmp_path / "restarted"
     with launched(ranks(2, whole)) as process:
         assert finish(process).count("results in") == 1

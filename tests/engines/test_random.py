@@ -1,4 +1,4 @@
-"""Stateless randomness: deterministic, spread out, and the same for Python words and tensors."""
+"""Stateless random numbers: deterministic, uniform, and the same for Python numbers and tensors."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def test_choose_is_without_replacement(key, n, data):
 
 
 @given(st.integers(0, 10**6), st.integers(-(2**40), 2**40))
-def test_words_hash_alike_as_numbers_and_as_tensors(key, word):
+def test_numbers_and_tensors_hash_alike(key, word):
     assert hash_words(key, word) == hash_words(torch.tensor(key), torch.tensor(word))
 
 
 @pytest.mark.parametrize(("n", "k"), [(5, 2), (8, 2), (10, 3), (20, 2)])
-def test_every_choice_is_as_likely(n, k):
-    """χ² of the sets, whose mean is their number less one, in standard deviations."""
+def test_every_choice_is_equally_likely(n, k):
+    """χ² of the counts of all sets is within four standard deviations of its mean (the number of sets less one)."""
     sets, rounds = math.comb(n, k), 200 * math.comb(n, k)
     counts = Counter(frozenset(choose_cohort(7, round, n, k)) for round in range(rounds))
     chi2 = sum((count - 200) ** 2 / 200 for count in counts.values()) + 200 * (sets - len(counts))
@@ -46,7 +46,7 @@ def test_choose_covers_all_evenly():
     assert chi2 < 43.8  # 99.9 % of χ² with 19 degrees of freedom (an upper bound: choices exclude each other)
 
 
-def test_uniform_and_below_are_spread():
+def test_uniform_from_and_integer_below_are_uniform():
     words = hash_words(torch.tensor(1), torch.arange(100_000))
     u = uniform_from(words)
     assert float(u.min()) >= 0

@@ -1,4 +1,4 @@
-"""What the tests of run folders begin with."""
+"""Fixtures for tests of run folders."""
 
 from __future__ import annotations
 

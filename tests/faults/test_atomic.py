@@ -1,4 +1,4 @@
-"""A write that fails half-way leaves the file that was there before."""
+"""A write that fails half-way keeps the file that was there before."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OLD, NEW = {"w": torch.zeros(3)}, {"w": torch.ones(500)}
 
 @contextmanager
 def largest_file(size: int) -> Iterator[None]:
-    """As on a full disk: what is written after `size` bytes of a file is an error."""
+    """Make writing more than `size` bytes to a file an error, as on a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
@@ -28,13 +28,13 @@ def largest_file(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def torn(named: Mapping[str, Tensor], path: Path, metadata: Mapping[str, str]) -> None:
-    """What save_file does on a full disk where it has no temporary file of its own, as before safetensors 0.8."""
+def fail_half_way(named: Mapping[str, Tensor], path: Path, metadata: Mapping[str, str]) -> None:
+    """Fail as save_file does on a full disk before safetensors 0.8, which has no temporary file of its own."""
     path.write_bytes(b"\0" * 100)
     raise OSError("no space left")
 
 
-def test_text_survives_a_torn_write(tmp_path: Path) -> None:
+def test_a_failed_write_keeps_the_old_text(tmp_path: Path) -> None:
     path = tmp_path / "result.json"
     write_atomically(path, "old")
     with largest_file(1000), pytest.raises(OSError, match="too large"):
@@ -42,19 +42,19 @@ def test_text_survives_a_torn_write(tmp_path: Path) -> None:
     assert path.read_text() == "old"
 
 
-def test_tensors_survive_a_torn_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_keeps_the_old_tensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "state.safetensors"
     save_tensors(path, OLD)
-    monkeypatch.setattr(folder, "save_file", torn)
+    monkeypatch.setattr(folder, "save_file", fail_half_way)
     with pytest.raises(OSError, match="no space left"):
         save_tensors(path, NEW)
-    found = load_tensors(path)
-    assert found is not None
-    assert torch.equal(found["w"], OLD["w"])
+    tensors = load_tensors(path)
+    assert tensors is not None
+    assert torch.equal(tensors["w"], OLD["w"])
 
 
-def test_a_full_disk_is_an_error_of_the_system(tmp_path: Path) -> None:
-    """Not one of safetensors, which the command line would not know."""
+def test_a_full_disk_is_an_os_error(tmp_path: Path) -> None:
+    """Not a SafetensorError, which the command line would show with a traceback."""
     path = tmp_path / "state.safetensors"
     save_tensors(path, OLD)
     with largest_file(1000), pytest.raises(OSError, match=r"state\.safetensors: cannot be written .*too large"):
@@ -63,7 +63,7 @@ def test_a_full_disk_is_an_error_of_the_system(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_torn_write_leaves_nothing(tmp_path: Path) -> None:
+def test_a_failed_write_leaves_no_file(tmp_path: Path) -> None:
     path = tmp_path / "result.json"
     with largest_file(1000), pytest.raises(OSError, match="too large"):
         write_atomically(path, "new" * 1000)

@@ -1,4 +1,4 @@
-"""What is missing or used up around fedflat: packages, memory, a reader of its output."""
+"""Missing packages, too little memory, and a reader of the output that ends early."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_huge_batch_size_is_the_largest_client() -> None:
     assert losses[0] == losses[1]
 
 
-def test_reader_that_goes_away() -> None:
+def test_reader_that_ends_early() -> None:
     """fedflat methods --json | head -1."""
     reading, writing = os.pipe()
     os.close(reading)

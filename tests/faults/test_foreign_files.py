@@ -1,4 +1,4 @@
-"""What a run continues from is its own: checkpoint, configuration and metrics that belong together, or one line."""
+"""A run is only continued from its own files: checkpoint, configuration and metrics must belong together."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from interrupted_run import RUN, SMALL, refused
 from fedflat.cli import main
 from fedflat.errors import UserError
 from fedflat.runs.config import same_run
-from fedflat.runs.folder import RunFolder, load_tensors, read_metrics, save_tensors
+from fedflat.runs.folder import RunFolder, load_tensors, read_json_lines, save_tensors
 
 
 def edit(file: Path, old: str, new: str) -> None:
@@ -28,7 +28,7 @@ def test_a_run_without_its_configuration(interrupted: Path, words: list[str], ke
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "difference"),
     [
         ("lr: 0.05", "lr: 0.1", "--lr: 0.05 in the checkpoint, 0.1 given"),
         ("clients: 4", "clients: 5", "--clients: 4 in the checkpoint, 5 given"),
@@ -36,10 +36,10 @@ def test_a_run_without_its_configuration(interrupted: Path, words: list[str], ke
         ("model: mlp", "model: digits-cnn", "--model: mlp in the checkpoint, digits-cnn given"),
     ],
 )
-def test_an_edited_configuration(interrupted: Path, old: str, new: str, said: str, capsys) -> None:
+def test_an_edited_configuration(interrupted: Path, old: str, new: str, difference: str, capsys) -> None:
     config = interrupted / "config.yaml"
     edit(config, old, new)
-    refused(["run", "--config", str(config), "--resume"], interrupted, said, capsys)
+    refused(["run", "--config", str(config), "--resume"], interrupted, difference, capsys)
 
 
 def test_another_engine_may_continue(interrupted: Path) -> None:
@@ -53,7 +53,7 @@ def test_a_checkpoint_from_before_configurations_were_kept(interrupted: Path) ->
     assert main([*RUN, "--out", str(interrupted), "--resume"]) == 0
 
 
-def test_the_same_configuration_in_other_words(interrupted: Path) -> None:
+def test_the_same_configuration_written_differently(interrupted: Path) -> None:
     config = interrupted / "config.yaml"
     edit(config, "seeds:\n- 0\n", "\nseeds: [0]  # just one\n")
     edit(config, "lr: 0.05", "lr: 0.050")
@@ -69,40 +69,40 @@ def test_what_makes_two_configurations_the_same() -> None:
     assert not same_run("lr: 0.1", "lr: 0.1\nrounds: 5")
 
 
-def test_a_few_lines_that_stand_for_billions(interrupted: Path, capsys) -> None:
-    """Comparing what they stand for would never end."""
+def test_yaml_aliases_that_stand_for_billions_of_values(interrupted: Path, capsys) -> None:
+    """Comparing the values would never end."""
     bomb = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 60))
     (interrupted / "config.yaml").write_text(bomb)
     refused([*RUN, "--resume"], interrupted, "config.yaml cannot be read", capsys)
 
 
-def torn(lines: list[bytes]) -> bytes:
+def second_line_incomplete(lines: list[bytes]) -> bytes:
     return b"".join([*lines[:1], lines[1][:20] + b"\n", *lines[2:]])
 
 
 DAMAGE = {
-    "torn in the middle": (torn, "line 2 is damaged"),
-    "gone": (lambda lines: b"", "lacks rounds up to the checkpoint's 4, the first is round 1"),
-    "last ones gone": (
+    "second line incomplete": (second_line_incomplete, "line 2 is damaged"),
+    "empty": (lambda lines: b"", "lacks rounds up to the checkpoint's 4, the first is round 1"),
+    "last lines missing": (
         lambda lines: b"".join(lines[:2]),
         "lacks rounds up to the checkpoint's 4, the first is round 3",
     ),
-    "checkpoint's torn": (lambda lines: b"".join(lines[:3]) + lines[3][:9], "the first is round 4"),
+    "last line incomplete": (lambda lines: b"".join(lines[:3]) + lines[3][:9], "the first is round 4"),
     "binary": (lambda lines: b"\xff\xfe\x00\n" * 9, "line 1 is damaged"),
     "numbers": (lambda lines: b"1\n2\n", "line 1 is damaged"),
-    "another program's": (lambda lines: b'{"step": 1, "loss": 0.5}\n', "lines that no run wrote"),
+    "another program's": (lambda lines: b'{"step": 1, "loss": 0.5}\n', "line 1 was not written by a run"),
 }
 
 
 @pytest.mark.parametrize("kind", DAMAGE)
 def test_damaged_metrics(interrupted: Path, kind: str, capsys) -> None:
-    damage, said = DAMAGE[kind]
+    damage, problem = DAMAGE[kind]
     metrics = interrupted / "metrics.jsonl"
     metrics.write_bytes(damage(metrics.read_bytes().splitlines(keepends=True)))
-    refused([*RUN, "--resume"], interrupted, said, capsys)
+    refused([*RUN, "--resume"], interrupted, problem, capsys)
 
 
-def test_metrics_gone_after_the_last_round(interrupted: Path, capsys) -> None:
+def test_metrics_missing_after_the_last_round(interrupted: Path, capsys) -> None:
     assert main([*RUN, "--out", str(interrupted), "--resume"]) == 0
     for name in ("result.json", "report.html", "metrics.jsonl"):
         (interrupted / name).unlink()
@@ -111,12 +111,12 @@ def test_metrics_gone_after_the_last_round(interrupted: Path, capsys) -> None:
 
 def test_rows_of_a_file_that_is_being_written(tmp_path: Path) -> None:
     file = tmp_path / "metrics.jsonl"
-    assert read_metrics(file) == []
+    assert read_json_lines(file) == []
     file.write_text('{"round": 1}\n{"round": 2}\n{"rou')
-    assert read_metrics(file) == [{"round": 1}, {"round": 2}]
+    assert read_json_lines(file) == [{"round": 1}, {"round": 2}]
     file.write_text('{"round": 1}\n{"rou\n')
     with pytest.raises(UserError, match="line 2"):
-        read_metrics(file)
+        read_json_lines(file)
 
 
 @pytest.mark.parametrize("text", ["# mine\nrounds: 6\n", "services:\n  web: {}\n", "{", "[1, 2]\n"])
@@ -125,7 +125,7 @@ def test_a_users_configuration_is_not_overwritten(tmp_path: Path, text: str, cap
     refused(RUN, tmp_path, "was not written there by a run", capsys)
 
 
-def test_a_users_copy_of_the_configuration_stays(interrupted: Path, tmp_path: Path) -> None:
+def test_a_users_copy_of_the_configuration_is_kept(interrupted: Path, tmp_path: Path) -> None:
     own = tmp_path / "own"
     own.mkdir()
     text = "# mine\n" + (interrupted / "config.yaml").read_text()

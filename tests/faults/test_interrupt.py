@@ -1,4 +1,4 @@
-"""Ctrl-C at any moment: one line, no half-played round on disk, and words that fit the command."""
+"""Ctrl-C at any moment: one line that fits the command, and no half-trained round on disk."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ WORDS = shlex.split(
 
 
 @pytest.fixture(autouse=True)
-def _python_listens() -> Iterator[None]:
-    """Tests started in the background of a shell inherit its deafness to Ctrl-C."""
+def _python_handles_interrupts() -> Iterator[None]:
+    """Use Python's handler: tests that a shell starts in the background ignore Ctrl-C."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler, "a run leaves the handler as it was"
@@ -35,14 +35,14 @@ def _python_listens() -> Iterator[None]:
 
 
 def press(times: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C in the middle of the second round: clients have trained, the server has not heard of it."""
-    settle, calls = train.update_servers, []
+    """Press Ctrl-C in the middle of the second round: clients have trained, the server is not updated yet."""
+    update, calls = train.update_servers, []
 
     def interrupted(*args: object) -> None:
         calls.append(args)
         for _ in range(times if len(calls) == 2 else 0):
             signal.raise_signal(signal.SIGINT)
-        settle(*args)  # type: ignore[arg-type]
+        update(*args)  # type: ignore[arg-type]
 
     monkeypatch.setattr(train, "update_servers", interrupted)
 
@@ -51,7 +51,7 @@ def state(folder: Path) -> dict[str, torch.Tensor]:
     return load_file(folder / "checkpoint" / "state.safetensors")
 
 
-def test_the_round_under_way_is_played_and_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_round_under_way_is_finished_and_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     press(1, monkeypatch)
     with pytest.raises(KeyboardInterrupt):
         ff.run(EXPERIMENT, tmp_path / "run")
@@ -79,7 +79,7 @@ def test_without_a_folder_there_is_nothing_to_wait_for(monkeypatch: pytest.Monke
 
 
 def test_after_the_last_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever interrupts the writing of the result gets it, and is heard."""
+    """Ctrl-C while the result is written: the result is complete, and the interrupt is raised."""
     monkeypatch.setattr(train, "software_versions", lambda size: signal.raise_signal(signal.SIGINT) or {})
     with pytest.raises(KeyboardInterrupt):
         ff.run(EXPERIMENT, tmp_path / "run")
@@ -95,7 +95,7 @@ def test_while_torch_is_imported(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "place", "said"),
+    ("words", "function", "hint"),
     [
         ("analyse run", "fedflat.cli.analyse.parse_options", "analysis/ of each run"),
         ("personalise run", "fedflat.cli.personalise.print_personalised", "nothing was written"),
@@ -103,23 +103,23 @@ def test_while_torch_is_imported(tmp_path: Path) -> None:
         ("run fedavg --out run", "fedflat.cli.train.run", "nothing was written"),
     ],
 )
-def test_words_that_fit_the_command(
-    words: str, place: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+def test_the_message_fits_the_command(
+    words: str, function: str, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(place, interrupted)
+    monkeypatch.setattr(function, interrupted)
     assert main(words.split()) == 130
     err = capsys.readouterr().err
     assert err.startswith("fedflat: interrupted; ")
-    assert said in err
+    assert hint in err
     assert "--resume" not in err
 
 
 def test_the_command_that_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    """Also of runs without --out, and of comparisons."""
+    """It is printed for runs without --out and for comparisons too."""
     monkeypatch.chdir(tmp_path)
     for words in (["run", "fedsol", "--rho", "0.5"], ["compare", "fedavg", "fedsol:rho=0.5"]):
         with monkeypatch.context() as patch:
@@ -138,7 +138,7 @@ def test_while_the_report_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert f"training is complete; for the report: fedflat report {tmp_path / 'run'}" in capsys.readouterr().err
 
 
-def test_what_continues_keeps_the_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+def test_the_command_that_continues_keeps_the_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     words = ["compare", "fedavg", *WORDS, "--out", str(tmp_path / "both"), "--target", "0.35"]
     with monkeypatch.context() as patch:
         press(1, patch)

@@ -1,4 +1,4 @@
-"""A run killed at any moment continues and ends bit-identical to one that was never interrupted."""
+"""A run that is killed at any moment can be continued, and its result is bit-identical to an uninterrupted one."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ RUN = shlex.split("run fedgloss --rounds 16 --local-epochs 1 --seeds 0 1 --check
 def start(out: Path, *more: str) -> subprocess.Popen[str]:
     words = [sys.executable, "-m", "fedflat", *RUN, "--out", str(out), *more]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen(words, **pipes, text=True, env=os.environ, preexec_fn=_heed_interrupts)
+    return subprocess.Popen(words, **pipes, text=True, env=os.environ, preexec_fn=_accept_interrupts)
 
 
-def _heed_interrupts() -> None:
-    """Tests started in the background of a shell inherit its deafness to Ctrl-C."""
+def _accept_interrupts() -> None:
+    """Do not ignore Ctrl-C, as processes do that a shell started in the background."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def wait_until_running(process: subprocess.Popen[str], out: Path, lines: int) -> None:
-    """Until the run has written so many metrics, or config.yaml for none."""
+    """Wait until the run has written so many lines of metrics, or config.yaml if `lines` is 0."""
     metrics = out / "metrics.jsonl"
     while process.poll() is None:
         if lines == 0 and (out / "config.yaml").exists():
@@ -42,7 +42,7 @@ def wait_until_running(process: subprocess.Popen[str], out: Path, lines: int) ->
 
 
 def rows(out: Path) -> list[dict[str, object]]:
-    """Metrics without what the clock wrote."""
+    """Return the rows of metrics without their times."""
     lines = (out / "metrics.jsonl").read_text().splitlines()
     return [{name: v for name, v in json.loads(line).items() if name != "seconds"} for line in lines]
 
@@ -70,12 +70,12 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_killed_again_and_again(whole: Path, tmp_path: Path) -> None:
-    out, chance = tmp_path / "run", random.Random(os.getpid())
-    moments = [0, *sorted(chance.sample(range(2, 28), 2))]
+    out, generator = tmp_path / "run", random.Random(os.getpid())
+    moments = [0, *sorted(generator.sample(range(2, 28), 2))]
     for lines in moments:
         process = start(out, "--resume")
         wait_until_running(process, out, lines)
-        time.sleep(chance.uniform(0, 0.05))
+        time.sleep(generator.uniform(0, 0.05))
         process.kill()
         _, err = process.communicate()
         assert process.returncode in (-signal.SIGKILL, 0), (moments, err)
@@ -95,8 +95,8 @@ def test_interrupted_from_the_keyboard(whole: Path, tmp_path: Path) -> None:
     printed, err = process.communicate()
     assert process.returncode == 130, err
     assert not printed
-    told, command = err.splitlines()[-1].split(": fedflat ")
-    assert told == "fedflat: interrupted; continue with"
+    message, command = err.splitlines()[-1].split(": fedflat ")
+    assert message == "fedflat: interrupted; continue with"
     saved = load_file(out / "checkpoint" / "state.safetensors")["counters"][0]
     assert saved == rows(out)[-1]["round"] >= 2
     subprocess.run([sys.executable, "-m", "fedflat", *shlex.split(command)], check=True, capture_output=True)

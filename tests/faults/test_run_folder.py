@@ -1,4 +1,4 @@
-"""A folder that is complete, of another run, in use or damaged is refused in one line and keeps every byte."""
+"""A folder that is complete, of another run, in use or damaged is refused in one line and not changed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from interrupted_run import RUN, SMALL, refused
 from safetensors.torch import load_file
 
-from fedflat.cli import main
+from fedflat.cli import flag_spelling, main
 from fedflat.errors import UserError
 from fedflat.runs.config import config_differences
 from fedflat.runs.folder import RunFolder
@@ -38,18 +38,19 @@ def test_what_differs_and_how_to_continue(interrupted: Path, capsys) -> None:
     """fedflat run METHOD --out DIR --resume without the options it was begun with."""
     capsys.readouterr()
     assert main(["run", "fedgloss", "--rho", "0.7", "--out", str(interrupted), "--resume"]) == 2
-    said = capsys.readouterr().err
-    for words in ("--rounds: 6 in the folder, 60 given", "--rho: ", " in the folder, 0.7 given", "--model: mlp in"):
-        assert words in said
-    assert "--engine" not in said, "any engine may continue"
-    assert "--lr:" not in said, "is the same in both"
-    assert main(shlex.split(said.partition("or continue that one: fedflat ")[2])) == 0
+    err = capsys.readouterr().err
+    for text in ("--rounds: 6 in the folder, 60 given", "--rho: ", " in the folder, 0.7 given", "--model: mlp in"):
+        assert text in err
+    assert "--engine" not in err, "any engine may continue"
+    assert "--lr:" not in err, "is the same in both"
+    assert main(shlex.split(err.partition("or continue that one: fedflat ")[2])) == 0
 
 
 def test_differences_by_name() -> None:
     stored = "method: {name: fedavgm, beta: 0.9, inner: {name: fedsol, rho: 2.0}}\nseeds: [0, 1]\nlr: 0.1"
     given = "method: {name: fedadam, beta: 0.9, inner: {name: fedsol, rho: 1.0}}\nseeds: [0]\nlr: 0.1\nprobes: [drift]"
-    assert config_differences(stored, given) == [
+    differences = [UserError(None, "", text).message(flag_spelling) for text in config_differences(stored, given)]
+    assert [text.removeprefix(": ") for text in differences] == [
         "method: fedavgm in the folder, fedadam given",
         "inner --rho: 2.0 in the folder, 1.0 given",
         "--seeds: 0 1 in the folder, 0 given",
@@ -64,12 +65,12 @@ def test_comparison_of_other_options(tmp_path: Path, capsys) -> None:
     assert main([*words, *SMALL]) == 0
     capsys.readouterr()
     assert main([*words, "--resume"]) == 2
-    said = capsys.readouterr().err
-    assert "--rounds: 6 in the folder, 60 given" in said
-    assert main(shlex.split(said.partition("or continue that one: fedflat ")[2])) == 0
+    err = capsys.readouterr().err
+    assert "--rounds: 6 in the folder, 60 given" in err
+    assert main(shlex.split(err.partition("or continue that one: fedflat ")[2])) == 0
 
 
-def test_a_folder_without_training_is_free(tmp_path: Path) -> None:
+def test_a_folder_without_training_may_be_used_by_another_run(tmp_path: Path) -> None:
     RunFolder(tmp_path, "lr: 0.1\n", resume=False).close()
     RunFolder(tmp_path, "lr: 0.2\n", resume=False).close()
     assert (tmp_path / "config.yaml").read_text() == "lr: 0.2\n"
@@ -98,10 +99,10 @@ def test_any_flipped_byte_is_noticed(interrupted: Path) -> None:
     """Also in the header: either refused, or the tensors are the same."""
     config = (interrupted / "config.yaml").read_text()
     folder = RunFolder(interrupted, config, resume=True)
-    whole, data, chance = folder.load(), folder.checkpoint.read_bytes(), random.Random(0)
+    whole, data, generator = folder.load(), folder.checkpoint.read_bytes(), random.Random(0)
     assert whole
-    for at in [*range(0, 200, 3), *(chance.randrange(len(data)) for _ in range(50))]:
-        folder.checkpoint.write_bytes(data[:at] + bytes([data[at] ^ (1 << chance.randrange(8))]) + data[at + 1 :])
+    for at in [*range(0, 200, 3), *(generator.randrange(len(data)) for _ in range(50))]:
+        folder.checkpoint.write_bytes(data[:at] + bytes([data[at] ^ (1 << generator.randrange(8))]) + data[at + 1 :])
         try:
             named = folder.load()
         except UserError:
@@ -118,8 +119,8 @@ def test_folder_in_use(interrupted: Path, capsys) -> None:
     other.close()
 
 
-def test_torn_metrics_line(interrupted: Path, tmp_path: Path) -> None:
-    """A crash in the middle of a line costs nothing: rounds after the checkpoint are played again."""
+def test_incomplete_last_line_of_metrics(interrupted: Path, tmp_path: Path) -> None:
+    """A crash in the middle of a line costs nothing: rounds after the checkpoint are trained again."""
     with (interrupted / "metrics.jsonl").open("a") as file:
         file.write('{"round": 6, "seed": 0, "accu')
     assert main([*RUN, "--out", str(interrupted), "--resume"]) == 0

@@ -29,17 +29,17 @@ def problem(seed: int = 0) -> tuple[Task, Tensor, ClientBatches]:
     return task, w, ClientBatches(data, parts, 4, 2, Augment(), dtype=torch.float64)
 
 
-def some_batch(feed: ClientBatches, client: int = 0) -> Batch:
+def some_batch(client_data: ClientBatches, client: int = 0) -> Batch:
     """Four samples of a client, the last one padding."""
     rows = torch.arange(4) + client
     mask = torch.tensor([True, True, True, False])
-    return Batch(feed.x[rows].double(), feed.y[rows], mask, rows)
+    return Batch(client_data.x[rows].double(), client_data.y[rows], mask, rows)
 
 
 def train(method: Method, engine: str = "sequential", rounds: int = 4) -> Trial:
     """Play rounds of two clients each."""
-    task, w, feed = problem()
-    runner, trial = ENGINES[engine](method, task, feed), Trial(0, method, w)
+    task, w, client_data = problem()
+    runner, trial = ENGINES[engine](method, task, client_data), Trial(0, method, w)
     for r in range(rounds):
         sgd = SGD(torch.tensor(0.1 * 0.9**r, dtype=torch.float64), 0.9, 1e-3)
         cohort = [[0, 2], [1, 3], [2, 1], [3, 0]][r % 4]

@@ -10,6 +10,7 @@ from fedflat.core.method import Message, Method
 from fedflat.core.task import Batch, Task
 from fedflat.methods.fedavg import FedAvg
 from fedflat.methods.fedsol import FedSOL
+from fedflat.methods.fedsol_ablation import FedSOLAblation
 from fedflat.models import build_model
 
 
@@ -46,8 +47,8 @@ def test_head_only_steps_share_the_body(cnn):
 
 
 def test_terms_without_a_loss_cost_nothing(cnn):
-    assert count(FedSOL(perturb="head", proximal="l2"), cnn) == count(FedAvg(), cnn)
-    assert count(FedSOL(perturb="all", proximal="l2"), cnn) == count(FedAvg(), cnn)
+    assert count(FedSOLAblation(perturb="head", proximal="l2"), cnn) == count(FedAvg(), cnn)
+    assert count(FedSOLAblation(perturb="all", proximal="l2"), cnn) == count(FedAvg(), cnn)
 
 
 @pytest.mark.parametrize("perturb", ["body", "all"])

@@ -10,8 +10,7 @@ from torch.func import grad, hessian
 from fedflat.core.method import Message
 from fedflat.core.task import Batch, Task
 from fedflat.core.vectors import norm, unit
-from fedflat.methods.fedsol import FedSOL
-from fedflat.methods.fedsol_ablation import KL
+from fedflat.methods.fedsol import FedSOL, kl_loss
 
 SMALL = np.geomspace(1e-3, 1e-2, 5)
 
@@ -28,7 +27,7 @@ class Problem:
         self.here = self.start - 1.0 * self.task.grad(self.start, self.batch)  # after a step: the losses conflict
         self.local = lambda v: self.task.loss(v, self.batch)
         teacher = self.task.logits(self.start, self.batch)
-        self.proximal = lambda v: KL(3.0).loss(self.task, self.task.logits(v, self.batch), teacher, self.batch)
+        self.proximal = lambda v: kl_loss(self.task, self.task.logits(v, self.batch), teacher, self.batch, 3.0)
         self.g_l, self.g_p = grad(self.local)(self.here), grad(self.proximal)(self.here)
         self.curvature = hessian(self.local)(self.here)
 

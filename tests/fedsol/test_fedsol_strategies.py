@@ -8,8 +8,8 @@ from small_federation import problem, some_batch
 
 from fedflat.core.method import Message
 from fedflat.core.vectors import norm, unit
-from fedflat.methods.fedsol import FedSOL
-from fedflat.methods.fedsol_ablation import KL, combine_gradients, part_of, project_gradient
+from fedflat.methods.fedsol import kl_loss, part_of
+from fedflat.methods.fedsol_ablation import FedSOLAblation, combine_gradients, project_gradient
 
 BETA, RHO = 0.7, 0.3
 
@@ -55,25 +55,25 @@ def test_projection_removes_only_what_conflicts():
 
 @pytest.mark.parametrize("proximal", ["kl", "l2"])
 def test_projected_steps_never_raise_the_proximal_loss(proximal):
-    task, w, feed = problem()
-    batch, conflicts = some_batch(feed), 0
+    task, w, client_data = problem()
+    batch, conflicts = some_batch(client_data), 0
     for seed in range(10):
         torch.manual_seed(seed)
         here = w + 0.3 * torch.randn_like(w)
-        g_p = KL().step(task, here, batch, Message(w), ())[0] if proximal == "kl" else here - w
-        direction, _ = FedSOL(strategy="project", proximal=proximal).step(task, here, batch, Message(w), ())
+        g_p = FedSOLAblation().proximal_gradient(task, here, batch, Message(w), ()) if proximal == "kl" else here - w
+        direction, _ = FedSOLAblation(strategy="project", proximal=proximal).step(task, here, batch, Message(w), ())
         conflicts += int((task.grad(here, batch) @ g_p) < 0)
         assert (direction @ g_p) > -1e-12
     assert conflicts > 0
 
 
 def test_the_base_use_is_the_gradient_of_the_sum():
-    task, w, feed = problem()
-    batch, here, term = some_batch(feed), w + 0.1, KL(3.0)
-    direction, _ = FedSOL(strategy="A5", beta=0.4).step(task, here, batch, Message(w), ())
+    task, w, client_data = problem()
+    batch, here = some_batch(client_data), w + 0.1
+    direction, _ = FedSOLAblation(strategy="A5", beta=0.4).step(task, here, batch, Message(w), ())
 
     def total(v):
-        return task.loss(v, batch) + 0.4 * term.loss(task, task.logits(v, batch), task.logits(w, batch), batch)
+        return task.loss(v, batch) + 0.4 * kl_loss(task, task.logits(v, batch), task.logits(w, batch), batch, 3.0)
 
     assert torch.allclose(direction, torch.func.grad(total)(here), atol=1e-14)
 

@@ -15,22 +15,25 @@ from fedflat.methods.fedavg import FedAvg
 from fedflat.methods.feddyn import FedDyn
 from fedflat.methods.fednova import FedNova
 from fedflat.methods.fedprox import FedProx
-from fedflat.methods.fedsol import FedSOL
-from fedflat.methods.fedsol_ablation import KL, TERMS
+from fedflat.methods.fedsol import FedSOL, perturbation_strength
+from fedflat.methods.fedsol_ablation import FedSOLAblation
 from fedflat.methods.moon import MOON
 from fedflat.methods.scaffold import SCAFFOLD
 
+TERMS = ("kl", "l2", "fednova", "scaffold", "feddyn", "moon")
 SAME = {
     "rho 0": (FedSOL(rho=0.0), FedAvg()),
-    "A0": (FedSOL(strategy="A0"), FedAvg()),
-    "l2": (FedSOL(proximal="l2", strategy="A5", beta=0.7), FedProx(mu=0.7)),
-    "scaffold": (FedSOL(proximal="scaffold", strategy="A5", beta=1.0), SCAFFOLD(steps="momentum")),
-    "feddyn": (FedSOL(proximal="feddyn", strategy="A5", beta=0.3), FedDyn(dyn_alpha=0.3)),
+    "defaults": (FedSOLAblation(), FedSOL()),
+    "all": (FedSOLAblation(perturb="all", lam="dim0", temperature=2.0), FedSOL(2.0, "dim0", "all", 2.0)),
+    "A0": (FedSOLAblation(strategy="A0"), FedAvg()),
+    "l2": (FedSOLAblation(proximal="l2", strategy="A5", beta=0.7), FedProx(mu=0.7)),
+    "scaffold": (FedSOLAblation(proximal="scaffold", strategy="A5", beta=1.0), SCAFFOLD(steps="momentum")),
+    "feddyn": (FedSOLAblation(proximal="feddyn", strategy="A5", beta=0.3), FedDyn(dyn_alpha=0.3)),
     "moon": (
-        FedSOL(proximal="moon", strategy="A5", beta=0.6, temperature=0.4, perturb="all"),
+        FedSOLAblation(proximal="moon", strategy="A5", beta=0.6, temperature=0.4, perturb="all"),
         MOON(mu=0.6, tau=0.4),
     ),
-    "fednova": (FedSOL(proximal="fednova", strategy="A0"), FedNova()),
+    "fednova": (FedSOLAblation(proximal="fednova", strategy="A0"), FedNova()),
 }
 
 
@@ -43,8 +46,8 @@ def test_a_term_added_to_the_loss_is_its_own_method(case):
 @pytest.mark.parametrize("proximal", TERMS)
 def test_every_term_perturbs(proximal):
     _, start, _ = problem()
-    end = train(FedSOL(proximal=proximal, perturb="all")).server.params
-    plain = train(FedSOL(proximal=proximal, perturb="all", rho=0.0)).server.params
+    end = train(FedSOLAblation(proximal=proximal, perturb="all")).server.params
+    plain = train(FedSOLAblation(proximal=proximal, perturb="all", rho=0.0)).server.params
     assert (end - plain).abs().max() > 1e-4
     assert norm(end - start) < 10
 
@@ -55,19 +58,19 @@ MODELS_DOWN_UP_KEPT = {"kl": (1, 1, 0), "l2": (1, 1, 0), "scaffold": (2, 2, 1), 
 @pytest.mark.parametrize("proximal", MODELS_DOWN_UP_KEPT)
 def test_terms_cost_what_their_methods_do(proximal):
     _, w, _ = problem()
-    sent = count_traffic(FedSOL(proximal=proximal), w)
+    sent = count_traffic(FedSOLAblation(proximal=proximal), w)
     assert sent == tuple(8 * len(w) * models for models in MODELS_DOWN_UP_KEPT[proximal])
 
 
 def test_fednova_also_sends_its_step_count():
     _, w, _ = problem()
-    assert count_traffic(FedSOL(proximal="fednova"), w) == (16 * len(w), 16 * len(w) + 8, 8 * len(w))
+    assert count_traffic(FedSOLAblation(proximal="fednova"), w) == (16 * len(w), 16 * len(w) + 8, 8 * len(w))
 
 
 @pytest.mark.parametrize("strategy", ["A1", "A5"])
 @pytest.mark.parametrize("proximal", ["scaffold", "fednova"])
 def test_the_servers_control_is_the_mean_of_the_clients(proximal, strategy):
-    trial = train(FedSOL(proximal=proximal, strategy=strategy, perturb="all"))
+    trial = train(FedSOLAblation(proximal=proximal, strategy=strategy, perturb="all"))
     controls = trial.clients.gather(range(len(SIZES))).c
     assert torch.allclose(trial.server.c, controls.mean(0), atol=1e-13)
     assert norm(trial.server.c) > 0.01
@@ -76,11 +79,11 @@ def test_the_servers_control_is_the_mean_of_the_clients(proximal, strategy):
 def test_controls_are_mean_gradients_whether_or_not_the_steps_follow_them():
     """With one step and no momentum, c_k is the gradient at the received model plus weight decay."""
     for strategy in ("A1", "A5"):
-        task, w, feed = problem()
-        method = FedSOL(proximal="scaffold", strategy=strategy, perturb="all")
+        task, w, client_data = problem()
+        method = FedSOLAblation(proximal="scaffold", strategy=strategy, perturb="all")
         msg = method.broadcast(method.init_server(w)._replace(c=torch.randn_like(w)))
         client = method.init_client(w)._replace(c=torch.randn_like(w))
-        batch, lr, one = some_batch(feed), torch.tensor(0.1, dtype=w.dtype), torch.ones((), dtype=w.dtype)
+        batch, lr, one = some_batch(client_data), torch.tensor(0.1, dtype=w.dtype), torch.ones((), dtype=w.dtype)
         direction, client = method.step(task, w, batch, msg, client)
         _, kept = method.reply(w - lr * direction, msg, client, Local(lr, one, torch.zeros_like(lr)))
         assert torch.allclose(kept.c, task.grad(w, batch), atol=1e-13)
@@ -88,22 +91,22 @@ def test_controls_are_mean_gradients_whether_or_not_the_steps_follow_them():
 
 @pytest.mark.parametrize("proximal", TERMS)
 def test_the_first_local_step_is_plain(proximal):
-    task, w, feed = problem()
+    task, w, client_data = problem()
     for lam in ("tensor", "dim0", "fixed"):
-        method = FedSOL(proximal=proximal, lam=lam, perturb="all")
-        msg, batch = method.broadcast(method.init_server(w)), some_batch(feed)
+        method = FedSOLAblation(proximal=proximal, lam=lam, perturb="all")
+        msg, batch = method.broadcast(method.init_server(w)), some_batch(client_data)
         direction, _ = method.step(task, w, batch, msg, method.init_client(w + 1))
         assert torch.equal(direction, task.grad(w, batch))
 
 
 @pytest.mark.parametrize("lam", ["tensor", "dim0", "fixed"])
 def test_sharing_the_body_changes_nothing(lam):
-    task, w, feed = problem()
-    batch, msg, here = some_batch(feed), Message(w), w + 0.1 * torch.randn_like(w)
+    task, w, client_data = problem()
+    batch, msg, here = some_batch(client_data), Message(w), w + 0.1 * torch.randn_like(w)
     method = FedSOL(lam=lam, perturb="head", temperature=2.0)
     shared, _ = method.step(task, here, batch, msg, ())
-    climb, _ = KL(2.0).step(task, here, batch, msg, ())
-    scale = task.flatten(method._scale(task.unflatten(here - w)))
+    climb = FedSOLAblation(temperature=2.0).proximal_gradient(task, here, batch, msg, ())
+    scale = task.flatten(perturbation_strength(lam, method.rho, task.unflatten(here - w)))
     climb = scale * unit(climb * task.mask("head."))
     assert norm(climb) > 0.01
     assert torch.allclose(shared, task.grad(here + climb, batch), atol=1e-13)
@@ -113,26 +116,26 @@ def test_scales_of_the_perturbation():
     """Eq. 7 gives every tensor's Λ length 1; the released code every column; a fixed ρ is the perturbation's length."""
     task, w, _ = problem()
     drift = task.unflatten(torch.randn_like(w))
-    tensors = FedSOL(rho=1.0)._scale(drift).values()
+    tensors = perturbation_strength("tensor", 1.0, drift).values()
     assert all(torch.isclose(norm(t.flatten()), torch.ones((), dtype=t.dtype)) for t in tensors)
-    columns = FedSOL(rho=1.0, lam="dim0")._scale(drift)["head.weight"]
+    columns = perturbation_strength("dim0", 1.0, drift)["head.weight"]
     assert torch.allclose(columns.norm(dim=0), torch.ones(columns.shape[1], dtype=w.dtype))
-    assert all((t == 3).all() for t in FedSOL(rho=3.0, lam="fixed")._scale(drift).values())
+    assert all((t == 3).all() for t in perturbation_strength("fixed", 3.0, drift).values())
 
 
 @pytest.mark.parametrize("proximal", TERMS)
 @pytest.mark.parametrize("strategy", ["A1", "A4", "project"])
 def test_engines_agree(proximal, strategy):
-    method = FedSOL(proximal=proximal, strategy=strategy, perturb="body")
+    method = FedSOLAblation(proximal=proximal, strategy=strategy, perturb="body")
     one, two = (train(method, engine).server.params for engine in ("sequential", "batched"))
     assert (one - two).abs().max() < 1e-10
 
 
 def test_parts_that_cannot_be_perturbed_are_refused():
-    task, w, feed = problem()
-    batch = some_batch(feed)
-    with pytest.raises(UserError, match="--perturb head: MOON"):
-        FedSOL(proximal="moon").step(task, w, batch, Message(w), FedSOL(proximal="moon").init_client(w))
+    task, w, client_data = problem()
+    batch = some_batch(client_data)
+    with pytest.raises(UserError, match='perturb="head": MOON'):
+        FedSOLAblation(proximal="moon").step(task, w, batch, Message(w), FedSOLAblation(proximal="moon").init_client(w))
     headless = Task(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(5, 3).double()))
-    with pytest.raises(UserError, match="--perturb body: the model has no parts"):
+    with pytest.raises(UserError, match='perturb="body": the model has no parts'):
         FedSOL(perturb="body").step(headless, torch.zeros(headless.size), batch, Message(w), ())

@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedflat.cli.toy import ToyTask, fedprox_rest, fedsol_rest, off_line, print_toy, toy_fedprox, toy_fedsol, toy_path
+from fedflat.cli.toy import (
+    ToyTask,
+    distance_from_line,
+    fedprox_fixed_point,
+    fedsol_fixed_point,
+    print_toy,
+    toy_fedprox,
+    toy_fedsol,
+    toy_path,
+)
 from fedflat.core.vectors import norm
 from fedflat.errors import UserError
 
@@ -18,8 +27,8 @@ OPTIMA = [(1.0, 1.0), (2.0, -0.5)]
 def test_fedsol_rests_on_the_line_at_distance_rho(optimum, delta, rho):
     task = ToyTask(torch.tensor(optimum, dtype=torch.float64), delta)
     end = toy_path(toy_fedsol(rho), task, lr=0.3, steps=800)[-1]
-    assert torch.allclose(end, fedsol_rest(task, rho), atol=1e-9)
-    assert off_line(end, task) < 1e-9
+    assert torch.allclose(end, fedsol_fixed_point(task, rho), atol=1e-9)
+    assert distance_from_line(end, task) < 1e-9
     assert float(norm(end - task.optimum)) == pytest.approx(rho, abs=1e-9)
 
 
@@ -27,10 +36,10 @@ def test_fedsol_rests_on_the_line_at_distance_rho(optimum, delta, rho):
 def test_fedprox_rests_off_the_line_unless_the_bowl_is_round(mu):
     task = ToyTask(delta=0.1)
     end = toy_path(toy_fedprox(mu), task, lr=0.3, steps=800)[-1]
-    assert torch.allclose(end, fedprox_rest(task, mu), atol=1e-9)
-    assert off_line(end, task) > 0.1
+    assert torch.allclose(end, fedprox_fixed_point(task, mu), atol=1e-9)
+    assert distance_from_line(end, task) > 0.1
     assert end[0] > end[1]  # towards the axis of greater curvature
-    assert off_line(fedprox_rest(ToyTask(delta=1.0), mu), ToyTask(delta=1.0)) < 1e-12
+    assert distance_from_line(fedprox_fixed_point(ToyTask(delta=1.0), mu), ToyTask(delta=1.0)) < 1e-12
 
 
 def test_a_path_begins_at_the_global_model():
@@ -54,5 +63,5 @@ def test_the_command_prints_the_rests_and_draws(tmp_path, capsys, monkeypatch):
 
 @pytest.mark.parametrize("name", ["toy.pdf", "nowhere/toy.png"])
 def test_bad_files_are_refused(tmp_path, name):
-    with pytest.raises(UserError, match="--out"):
+    with pytest.raises(UserError, match="out="):
         print_toy(tmp_path / name)

@@ -1,4 +1,4 @@
-"""Two finished runs for everyone."""
+"""Two finished runs that all tests of this folder share."""
 
 from __future__ import annotations
 
@@ -22,5 +22,5 @@ def trained(tmp_path_factory):
 
 @pytest.fixture
 def runs(trained, tmp_path):
-    """Copies of them that a test may change."""
+    """Copies of the two runs that a test may change."""
     return [Path(shutil.copytree(trained / name, tmp_path / name)) for name in ("avg", "dyn")]

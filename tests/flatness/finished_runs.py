@@ -1,4 +1,4 @@
-"""Settings for small finished runs, quick measurements of them, and ways to change what they left."""
+"""Settings for small runs and quick measurements, and functions that change the files of a finished run."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from fedflat.flatness.objective import Objective, make_objective
 
 
 class Quadratic:
-    """As much of a Task as flatness needs: the mean over samples (A | b) of ½ wᵀAw + bᵀw."""
+    """A task with a known Hessian: the mean over samples (A | b) of ½ wᵀAw + bᵀw."""
 
     def loss(self, w: Tensor, batch: Batch) -> Tensor:
         a, b = batch.x[..., :-1], batch.x[..., -1]

@@ -31,7 +31,7 @@ def clients() -> list[Problem]:
     return [quadratic(values, seed) for seed, values in enumerate(spectra)]
 
 
-def ends(some: list[Problem]) -> torch.Tensor:
+def local_models(some: list[Problem]) -> torch.Tensor:
     rng = np.random.default_rng(7)
     return torch.stack([some[0].w + 0.3 * torch.from_numpy(rng.normal(size=len(some[0].w))) for _ in some])
 
@@ -56,7 +56,7 @@ def test_sharpness_never_falls_below_the_centre():
 
 def test_discrepancy_of_quadratics():
     some, sizes = clients(), [10, 30, 20]
-    w, local = some[0].w, ends(some)
+    w, local = some[0].w, local_models(some)
     found = flatness_discrepancy(some[0].task, w, local, [c.data for c in some], sizes, RHO, steps=80)
     p = torch.tensor(sizes).double() / 60
     at_w = torch.stack([c.task.grad(w, c.samples) for c in some])
@@ -73,7 +73,7 @@ def test_discrepancy_of_quadratics():
 
 def test_bound_of_quadratics():
     some, sizes = clients(), [10, 30, 20]
-    w, local = some[0].w, ends(some)
+    w, local = some[0].w, local_models(some)
     found = flatness_discrepancy(some[0].task, w, local, [c.data for c in some], sizes, RHO, steps=1)
     p = torch.tensor(sizes).double() / 60
     at_w = torch.stack([c.task.grad(w, c.samples) for c in some])

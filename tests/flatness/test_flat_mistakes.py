@@ -1,4 +1,4 @@
-"""What fedflat analyse does with runs that are damaged and with words that mean nothing."""
+"""fedflat analyse with damaged runs and with wrong options."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from finished_runs import QUICK, change_tensors, edit, quick, read
 
 from fedflat.cli import main
 from fedflat.errors import UserError
-from fedflat.flatness.analyse import analyse_runs
+from fedflat.flatness.analyse import analyse
 from fedflat.flatness.finished_run import AnalysisSettings
 
 
@@ -56,8 +56,8 @@ def test_a_damaged_run_is_reported_and_the_rest_is_done(kind, runs, capsys):
 
 def test_a_folder_that_cannot_be_written_does_not_stop_the_others(runs):
     (runs[0] / "analysis").write_text("a file in the way")
-    found = analyse_runs(runs, quick("lpf"))
-    assert found.problems[0].startswith("avg: lpf: ")
+    found = analyse(runs, quick("lpf"))
+    assert str(found.problems[0]).startswith("avg: lpf: ")
     assert found.documents["dyn"].keys() == {"lpf"}
 
 
@@ -86,12 +86,18 @@ def test_mistakes_are_one_line(case, trained, monkeypatch, capsys):
 
 
 def test_clients_beyond_the_last_are_refused(runs):
-    said = f"avg: local: --clients 6: run {runs[0]} has clients 0 to 5"
-    with pytest.raises(UserError, match=re.escape(f"nothing was measured; {said}")):
-        analyse_runs(runs[:1], quick("local", clients=(6,)))
-    assert analyse_runs(runs[:1], quick("local", "lpf", clients=(6,))).problems == [said]
+    problem = f"run {runs[0]} has clients 0 to 5"
+    with pytest.raises(UserError, match=re.escape(f'nothing was measured; avg: local: clients="6": {problem}')):
+        analyse(runs[:1], quick("local", clients=(6,)))
+    problems = analyse(runs[:1], quick("local", "lpf", clients=(6,))).problems
+    assert [str(problem) for problem in problems] == [f"avg: local: clients=6: {problem}"]
+
+
+def test_problems_on_the_command_line_name_the_flag(runs, capsys):
+    assert main(["analyse", str(runs[0]), *QUICK.split(), "--what", "local", "lpf", "--clients", "6"]) == 0
+    assert f"skipped: avg: local: --clients 6: run {runs[0]} has clients 0 to 5\n" in capsys.readouterr().out
 
 
 def test_settings_from_python_are_checked(runs):
-    with pytest.raises(UserError, match="--rho 0"):
-        analyse_runs(runs, AnalysisSettings(rho=0.0))
+    with pytest.raises(UserError, match=r"rho=0\.0: must be"):
+        analyse(runs, AnalysisSettings(rho=0.0))

@@ -1,4 +1,4 @@
-"""TF32 is off wherever losses are computed, since all that is measured are small differences of them."""
+"""TF32 is off wherever losses are computed, because flatness is measured by small differences of losses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KNOWN = perceptron()
 DIRECTIONS = torch.ones(2, len(KNOWN.w), dtype=torch.float64)
 MEASURES = {
     "loss": lambda k: mean_loss(k.task, k.w, k.data),
-    "score": lambda k: loss_and_accuracy(k.task, k.w, k.data),
+    "metrics": lambda k: loss_and_accuracy(k.task, k.w, k.data),
     "losses": lambda k: losses_at(k.task, k.w + DIRECTIONS, k.data),
     "gradient": lambda k: loss_and_gradient(k.task, k.w, k.data),
     "surface": lambda k: loss_surface(k.task, k.w, DIRECTIONS, 1.0, 3, k.data),
@@ -30,7 +30,7 @@ MEASURES = {
 
 @pytest.fixture
 def allowed():
-    """TF32 as a run may leave it."""
+    """Switches TF32 on, as a run may do, and returns a function that reads the two switches."""
     cuda, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     before = cuda.allow_tf32, cudnn.allow_tf32
     cuda.allow_tf32 = cudnn.allow_tf32 = True

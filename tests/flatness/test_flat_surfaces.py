@@ -12,8 +12,8 @@ from scipy.stats import kstest
 
 from fedflat.flatness.landscape import LossLine, loss_along, loss_barrier, loss_between, loss_surface, random_directions
 from fedflat.flatness.objective import (
-    BATCH,
-    TOGETHER,
+    SAMPLES_PER_BATCH,
+    VMAPPED_SAMPLES,
     gaussian_noise,
     join_objectives,
     loss_and_gradient,
@@ -57,15 +57,15 @@ def test_points_of_a_plane(monkeypatch):
     monkeypatch.setattr("fedflat.flatness.objective.losses_at", lambda *a: seen.append(len(a[1])) or losses_at(*a))
     found = losses_in_plane(known.task, known.w, directions, coordinates, known.data)
     assert torch.allclose(found, losses_at(known.task, known.w + coordinates @ directions, known.data), atol=1e-10)
-    assert seen == [TOGETHER // 7, 250 - TOGETHER // 7], "a few points at a time"
+    assert seen == [VMAPPED_SAMPLES // 7, 250 - VMAPPED_SAMPLES // 7], "a few points at a time"
 
 
 def test_batches_hold_every_sample_once():
     data = make_objective(batch_of(torch.arange(2500)[:, None]))
-    assert [len(batch.y) for batch in data.batches] == [BATCH, BATCH, 500]
+    assert [len(batch.y) for batch in data.batches] == [SAMPLES_PER_BATCH, SAMPLES_PER_BATCH, 500]
     assert data.shares == (0.4, 0.4, 0.2)
     assert torch.cat([batch.x for batch in data.batches]).flatten().tolist() == [*range(2500)]
-    assert data.lanes() == 1
+    assert data.models_per_pass() == 1
 
 
 def test_joined_objectives_keep_their_weights():
@@ -75,14 +75,14 @@ def test_joined_objectives_keep_their_weights():
     assert torch.allclose(mean_loss(a.task, a.w, both), expected)
 
 
-def test_coarser_batches_are_the_same_objective():
-    case = quadratic([3.0, 1.0], samples=11)
-    parts = [make_objective(case.samples, 2), make_objective(batch_of(case.samples.x[:5]), 2)]
+def test_larger_batches_are_the_same_objective():
+    known = quadratic([3.0, 1.0], samples=11)
+    parts = [make_objective(known.samples, 2), make_objective(batch_of(known.samples.x[:5]), 2)]
     for data, batches in ((parts[0], [6, 5]), (join_objectives(parts, [1.0, 3.0]), [6, 5, 5])):
-        coarse = data.coarse(most=7)
-        assert [len(batch.y) for batch in coarse.batches] == batches
-        assert sum(coarse.shares) == pytest.approx(1.0)
-        torch.testing.assert_close(mean_loss(case.task, case.w, coarse), mean_loss(case.task, case.w, data))
+        joined = data.with_larger_batches(most=7)
+        assert [len(batch.y) for batch in joined.batches] == batches
+        assert sum(joined.shares) == pytest.approx(1.0)
+        torch.testing.assert_close(mean_loss(known.task, known.w, joined), mean_loss(known.task, known.w, data))
 
 
 def test_picked_samples_are_distinct_and_depend_on_the_seed():

@@ -1,4 +1,4 @@
-"""A client app that does wrong what a file faults/CLIENT-ROUND asks for: raise, nan, shape, huge or hang."""
+"""A client app with faults: the file faults/CLIENT-ROUND says which: raise, nan, shape, huge or hang."""
 
 import time
 from pathlib import Path
@@ -10,13 +10,13 @@ from flwr.clientapp import ClientApp
 from fedflat.flower.app import client_app
 
 CHANGES = {"nan": lambda v: v * np.nan, "shape": lambda v: v[:7], "huge": lambda v: v * np.float32(1e9)}
-app = ClientApp()  # Flower looks for a plain assignment
-good = client_app()
+app = ClientApp()  # Flower looks for an assignment to `app`
+correct_app = client_app()
 
 
 @app.query()
 def query(message: Message, context: Context) -> Message:
-    return good(message, context)
+    return correct_app(message, context)
 
 
 @app.train("open")
@@ -30,7 +30,7 @@ def train(message: Message, context: Context) -> Message:
         path.with_name(path.name + ".reached").touch()
     while path.exists() and kind == "hang":
         time.sleep(0.1)
-    reply = good(message, context)
+    reply = correct_app(message, context)
     if kind in CHANGES:
         reply.content["reply"]["delta"] = Array(CHANGES[kind](reply.content["reply"]["delta"].numpy()))
     return reply

@@ -1,4 +1,4 @@
-"""Flower without processes: a grid that hands each message to a client app at once, and keeps the nodes' contexts."""
+"""Flower without processes: a grid that passes each message to a client app at once and keeps the nodes' contexts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import fedflat as ff
 from fedflat.core.local_training import SGD
 from fedflat.engine.rounds import Trial, choose_cohort, play_round
 from fedflat.engine.sequential import Sequential
-from fedflat.flower.app import client_app
+from fedflat.flower.app import client_app, server_app
 from fedflat.flower.config import FederationOptions, to_run_config
 from fedflat.flower.server import serve
 from fedflat.runs.build import build_run
@@ -27,7 +27,7 @@ from fedflat.runs.folder import load_tensors
 EXPERIMENT = ff.Experiment(
     clients=4, cohort=3, rounds=3, partition="dirichlet", alpha=0.5, model="mlp", local_epochs=1, batch_size=128
 )
-Change = Callable[[int, Message], Any]  # what a client does instead of replying well, None for nothing else
+Change = Callable[[int, Message], Any]  # client, reply → the reply to send instead, or None for no reply
 
 
 class Crash(Exception):
@@ -35,7 +35,7 @@ class Crash(Exception):
 
 
 class Loopback:
-    """Nodes 100, 101, … are clients 0, 1, …; `change(client, reply)` may replace a reply by another or an exception."""
+    """A grid whose nodes 100, 101, … are clients 0, 1, …; `change` may replace a client's reply or raise."""
 
     def __init__(self, experiment: ff.Experiment, change: Change | None = None, **node: Any) -> None:
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
@@ -45,12 +45,12 @@ class Loopback:
             100 + k: Context(0, 100 + k, {"partition-id": k, **node}, RecordDict(), config)
             for k in range(experiment.clients)
         }
-        self.since = dict.fromkeys(self.contexts, "first")
+        self.activated = dict.fromkeys(self.contexts, "first")  # node → its activation time
         self.replies: dict[str, Message] = {}
         self.sent = 0
 
     def get_nodes(self) -> list[SimpleNamespace]:
-        return [SimpleNamespace(node_id=node, last_activated_at=since) for node, since in self.since.items()]
+        return [SimpleNamespace(node_id=node, last_activated_at=time) for node, time in self.activated.items()]
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         return [self._push(message) for message in messages]
@@ -81,9 +81,15 @@ class Loopback:
 
 
 def federate(grid: Loopback, experiment: ff.Experiment, out: Path, **options: Any) -> dict[str, Tensor]:
-    """The server's state after training."""
+    """Train and return the server's state."""
     serve(experiment, FederationOptions(out=str(out), **options), grid)  # type: ignore[arg-type]
     return server_state(out)
+
+
+def run_server_app(grid: Loopback, experiment: ff.Experiment, out: Path, **options: Any) -> None:
+    """Train as Flower does, through the server's app; `options` are keys of the run configuration."""
+    config = to_run_config(experiment, FederationOptions(out=str(out)))
+    server_app()(grid, Context(0, 0, {}, RecordDict(), config | options))  # type: ignore[arg-type]
 
 
 def server_state(out: Path) -> dict[str, Tensor]:
@@ -93,22 +99,22 @@ def server_state(out: Path) -> dict[str, Tensor]:
 
 
 def simulate(experiment: ff.Experiment, missing: Mapping[int, set[int]] | None = None) -> dict[str, Tensor]:
-    """The same by the sequential engine, where in round r (from 0) the clients missing[r] do not reply."""
+    """Train with the sequential engine; in round r (from 0) the clients missing[r] do not reply."""
     experiment = dataclasses.replace(experiment, engine="sequential", device="cpu")
-    assembly = build_run(experiment)
-    (trial,) = assembly.trials(experiment)
-    engine = Sequential(experiment.method, assembly.task, assembly.feed)
+    built = build_run(experiment)
+    (trial,) = built.trials(experiment)
+    engine = Sequential(experiment.method, built.task, built.client_data)
     for r in range(experiment.rounds):
         asked = choose_cohort(trial.seed, r, experiment.clients, experiment.cohort)
-        who = [client for client in asked if client not in (missing or {}).get(r, set())]
-        _round(experiment, assembly, engine, trial, r, who)
+        clients = [client for client in asked if client not in (missing or {}).get(r, set())]
+        _round(experiment, built, engine, trial, r, clients)
     return {f"trial.{trial.seed}.{name}": t for name, t in trial.pack().items() if name.startswith("server.")}
 
 
-def _round(experiment: ff.Experiment, assembly: Any, engine: Sequential, trial: Trial, r: int, who: list[int]) -> None:
-    sizes = [len(assembly.parts[client]) if experiment.weights == "examples" else 1 for client in who]
+def _round(experiment: ff.Experiment, built: Any, engine: Sequential, trial: Trial, r: int, clients: list[int]) -> None:
+    sizes = [len(built.client_rows[client]) if experiment.weights == "examples" else 1 for client in clients]
     sgd = SGD(torch.tensor(experiment.lr * experiment.lr_decay**r), experiment.momentum, experiment.weight_decay)
-    play_round(experiment.method, engine, [trial], r, [who], [torch.tensor(sizes).float()], experiment.clients, sgd)
+    play_round(experiment.method, engine, [trial], r, [clients], [torch.tensor(sizes).float()], experiment.clients, sgd)
 
 
 def assert_same(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor], tolerance: float = 1e-5) -> None:

@@ -1,4 +1,4 @@
-"""A real federation on this machine: a SuperLink and SuperNodes with TLS and node authentication, on 127.0.0.1 only."""
+"""A federation of processes on this machine: a SuperLink and SuperNodes with TLS and node keys, on 127.0.0.1."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fedflat.cli.flower import PROJECT, flat_toml, write_flower_app
 from fedflat.flower.config import FederationOptions as Options
 from fedflat.flower.config import to_run_config
 
-PATIENCE = 1500.0  # seconds before a test gives up; nothing is measured by it
+TIMEOUT = 1500.0  # seconds before a test gives up
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -27,10 +27,10 @@ QUIET = {
 }
 
 
-def until(true: Callable[[], object], what: str, logs: Callable[[], str]) -> None:
-    """Wait until something is the case; fails with the logs otherwise."""
-    end = time.monotonic() + PATIENCE
-    while not true():
+def wait_until(condition: Callable[[], object], what: str, logs: Callable[[], str]) -> None:
+    """Wait until a condition is true; fail with the logs after the timeout."""
+    end = time.monotonic() + TIMEOUT
+    while not condition():
         assert time.monotonic() < end, f"{what} did not happen\n{logs()}"
         time.sleep(0.1)
 
@@ -42,7 +42,7 @@ def free_port() -> int:
 
 
 def descendants(number: int) -> list[int]:
-    """The processes that a process started, and those that they started."""
+    """Return the processes that a process started, directly or indirectly."""
     parents = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
@@ -52,7 +52,7 @@ def descendants(number: int) -> list[int]:
 
 
 class Federation:
-    """Processes by name. Everything lies below `folder`, which is also the working directory of all."""
+    """The processes of a federation by name. `folder` holds all files and is the working directory."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.port = folder, free_port()
@@ -65,13 +65,13 @@ class Federation:
         connection.write_text(connection.read_text().replace(":8000", f":{self.port}"))
 
     def call(self, *words: str) -> str:
-        """Run a command to its end; its output."""
+        """Run a command and return its output."""
         done = subprocess.run(words, cwd=self.folder, env=self.env, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
     def start(self, name: str, *words: str) -> subprocess.Popen[bytes]:
-        """A process with a log."""
+        """Start a process that writes NAME.log."""
         with (self.folder / f"{name}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(
                 words, cwd=self.folder, env=self.env, stdout=log, stderr=subprocess.STDOUT
@@ -79,7 +79,7 @@ class Federation:
         return self.processes[name]
 
     def kill(self, name: str) -> None:
-        """End a process and all that it started, at once."""
+        """Kill a process and all that it started."""
         process = self.processes.pop(name)
         for number in [process.pid, *descendants(process.pid)]:
             with contextlib.suppress(ProcessLookupError):
@@ -105,10 +105,10 @@ class Federation:
             "--ssl-keyfile",
             "keys/server.key",
         ]
-        place = ["--host", "127.0.0.1", "--port", str(self.port), "--database", "state.db"]
+        address = ["--host", "127.0.0.1", "--port", str(self.port), "--database", "state.db"]
         more = ["--enable-supernode-auth", "--disable-runtime-dependency-installation"]
-        self.start("link", "flower-superlink", *place, *keys, *more)
-        until(self._listening, "the SuperLink's start", self.logs)
+        self.start("link", "flower-superlink", *address, *keys, *more)
+        wait_until(self._listening, "the SuperLink's start", self.logs)
 
     def _listening(self) -> bool:
         with socket.socket() as probe:
@@ -124,12 +124,12 @@ class Federation:
         return [*words, "--node-config", config, *security]
 
     def start_node(self, k: int) -> None:
-        """As the README says: a node that was killed is let in again once its heartbeats are missed."""
+        """Start a node as the README says: after a kill it is accepted again once its heartbeats are missed."""
         keys = ["--root-certificates", "keys/ca.crt", "--auth-supernode-private-key", f"keys/node-{k}"]
         self.start(f"node-{k}", "sh", "-c", 'until "$@"; do sleep 1; done', "sh", *self.node_words(k, *keys))
 
     def app(self, name: str, experiment: ff.Experiment, client_app: str | None = None, **options: object) -> Path:
-        """The app of one run, whose folder is runs/NAME."""
+        """Write the app of one run and return the run's folder, runs/NAME."""
         folder, out = self.folder / "apps" / name, self.folder / "runs" / name
         write_flower_app(folder, experiment)
         config = to_run_config(experiment, Options(out=str(out), **options))  # type: ignore[arg-type]
@@ -139,6 +139,6 @@ class Federation:
         return out
 
     def run(self, name: str) -> str:
-        """Start a run; its number."""
-        said = self.call("flwr", "run", f"apps/{name}", "fedflat")
-        return re.findall(r"started run (\d+)", said)[0]
+        """Start a run and return its number."""
+        output = self.call("flwr", "run", f"apps/{name}", "fedflat")
+        return re.findall(r"started run (\d+)", output)[0]

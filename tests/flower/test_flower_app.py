@@ -1,4 +1,4 @@
-"""What lies around a federation: its keys, models of one's own, and simulations that know nothing of Flower."""
+"""Around a federation: keys, own models, errors of the user, records, and simulations without Flower."""
 
 from __future__ import annotations
 
@@ -12,17 +12,15 @@ from pathlib import Path
 import pytest
 import torch
 from cryptography import x509
-from flwr.app import Context, RecordDict
-from loopback import EXPERIMENT, Loopback, assert_same, federate, simulate
+from loopback import EXPERIMENT, Loopback, assert_same, federate, run_server_app, simulate
 from torch import Tensor, nn
 
 import fedflat as ff
 from fedflat.cli.flower import write_flower_app
-from fedflat.flower.app import client_app, server_app
-from fedflat.flower.config import FederationOptions, to_run_config
+from fedflat.flower.app import client_app
 from fedflat.flower.messages import MalformedRecord, record_to_state, record_to_tensors, tensors_to_record
 
-WITHOUT = """
+WITHOUT_FLOWER = """
 import sys
 for name in ("flwr", "dp_accounting", "cryptography"):
     sys.modules[name] = None
@@ -33,7 +31,7 @@ print(fedflat.run(fedflat.Experiment(method=method, rounds=1, model="mlp", local
 
 
 def test_simulations_need_no_flower() -> None:
-    done = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", WITHOUT_FLOWER], capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("1\n", "")
 
 
@@ -68,7 +66,7 @@ def test_more_nodes_later(tmp_path: Path) -> None:
     assert {name: then[name] for name in first} == first
 
 
-class Own(nn.Module):
+class OwnModel(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.layer = nn.Linear(64, 10)
@@ -77,48 +75,40 @@ class Own(nn.Module):
         return self.layer(x.flatten(1))
 
 
-def test_a_model_of_ones_own(tmp_path: Path) -> None:
-    experiment = dataclasses.replace(EXPERIMENT, method=ff.SCAFFOLD(), model=Own)
+def test_own_model(tmp_path: Path) -> None:
+    experiment = dataclasses.replace(EXPERIMENT, method=ff.SCAFFOLD(), model=OwnModel)
     grid = Loopback(dataclasses.replace(experiment, model="auto"))
-    grid.app = client_app(Own)
+    grid.app = client_app(OwnModel)
     assert_same(federate(grid, experiment, tmp_path / "run"), simulate(experiment))
-
-
-@pytest.fixture
-def tracebacks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the app changes in its last moment is put back."""
-    monkeypatch.setattr(sys, "tracebacklimit", 1000, raising=False)
 
 
 @pytest.mark.usefixtures("tracebacks")
 def test_probes_are_refused_before_anything_is_done(tmp_path: Path) -> None:
     grid = Loopback(EXPERIMENT)
-    config = to_run_config(EXPERIMENT, FederationOptions(out=str(tmp_path / "run"))) | {
-        "probes": "drift",
-        "probe_every": 2,
-    }
-    with pytest.raises(ff.UserError, match="--probes drift: local models are seen only where one process") as refusal:
-        server_app()(grid, Context(0, 0, {}, RecordDict(), config))  # type: ignore[arg-type]
-    assert traceback.format_exception(refusal.value) == [f"fedflat.errors.UserError: {refusal.value}\n"]
+    with pytest.raises(ff.UserError) as error:
+        run_server_app(grid, EXPERIMENT, tmp_path / "run", probes="drift", probe_every=2)
+    assert str(error.value).startswith("probes drift: local models are seen only where one process")
+    assert traceback.format_exception(error.value) == [f"fedflat.flower.config.RunConfigError: {error.value}\n"]
     assert grid.sent == 0
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.usefixtures("tracebacks")
 def test_a_folder_that_cannot_be_used_is_named_by_its_key(tmp_path: Path) -> None:
-    """flwr has no --out."""
+    """Flower's run configuration has federation.out, not --out."""
     (tmp_path / "result.json").write_text("{}")
-    with pytest.raises(ff.UserError) as refusal:
-        federate(Loopback(EXPERIMENT), EXPERIMENT, tmp_path)
-    assert str(refusal.value) == f"federation.out {tmp_path}: holds a complete run; choose another folder"
+    with pytest.raises(ff.UserError) as error:
+        run_server_app(Loopback(EXPERIMENT), EXPERIMENT, tmp_path)
+    assert str(error.value) == f"federation.out {tmp_path}: holds a complete run; choose another folder"
 
 
 def test_no_app_is_written_for_probes(tmp_path: Path) -> None:
-    with pytest.raises(ff.UserError, match="--probes drift norm: local models are seen only where one process"):
+    with pytest.raises(ff.UserError, match=r"probes=.*drift.*norm.*: local models are seen only where one process"):
         write_flower_app(tmp_path / "app", dataclasses.replace(EXPERIMENT, probes=("drift", "norm")))
     assert not (tmp_path / "app").exists()
 
 
-def test_what_travels_arrives_bit_for_bit() -> None:
+def test_tensors_arrive_bit_for_bit() -> None:
     sent = {"a": torch.randn(3, 4), "b.c": torch.tensor(1.5), "d": torch.arange(5), "e": torch.empty(0)}
     back = record_to_tensors(tensors_to_record(sent))
     assert list(back) == list(sent)

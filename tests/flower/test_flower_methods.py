@@ -1,4 +1,4 @@
-"""Every method, stateful ones and those of two exchanges included, learns on Flower what it learns in a simulation."""
+"""Every method trains the same model on Flower as in a simulation, also with client states and two exchanges."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_equal_to_a_simulation(method: Method, tmp_path: Path) -> None:
 
 
 @every_method
-def test_survives_flowers_configuration(method: Method) -> None:
+def test_the_run_configuration_describes_the_experiment(method: Method) -> None:
     experiment = dataclasses.replace(EXPERIMENT, method=method, seeds=(7,), lr=1e-3)
     federation = FederationOptions(out="a folder", round_timeout=12.5, min_replies=2)
     flat = to_run_config(experiment, federation)
@@ -51,18 +51,18 @@ def test_equal_weights_and_another_seed(tmp_path: Path) -> None:
 
 
 def test_replies_are_averaged_where_the_server_computes() -> None:
-    """On a GPU, of which fake tensors have the name only: tensors that are not together raise."""
+    """Fake tensors stand for a GPU; operations on tensors of different devices raise."""
     with FakeTensorMode():
-        model, seen = torch.zeros(5, device="cuda"), ClientStore(LastReply(torch.tensor(-1)))
+        model, states = torch.zeros(5, device="cuda"), ClientStore(LastReply(torch.tensor(-1)))
         sgd = SGD(torch.ones((), device="cuda"), 0.0, 0.0)
-        job = CohortJob(0, 0, 0, [2, 0], torch.ones(2, device="cuda"), 4, ff.Message(model), seen, sgd)
-        good = {client: ValidReply(ff.Reply(model), ClientInfo(client=client, examples=7)) for client in job.clients}
-        cohort = FlowerEngine._average(SimpleNamespace(experiment=EXPERIMENT), job, good).cohort  # type: ignore[arg-type]
+        job = CohortJob(0, 0, 0, [2, 0], torch.ones(2, device="cuda"), 4, ff.Message(model), states, sgd)
+        valid = {client: ValidReply(ff.Reply(model), ClientInfo(client=client, examples=7)) for client in job.clients}
+        cohort = FlowerEngine._average(SimpleNamespace(experiment=EXPERIMENT), job, valid).cohort  # type: ignore[arg-type]
         assert {cohort.mean.delta.device.type, cohort.uniform.delta.device.type} == {"cuda"}
 
 
 @pytest.mark.parametrize("validation", [0.0, 0.25])
-def test_the_result_is_a_run_like_any_other(validation: float, tmp_path: Path) -> None:
+def test_the_result_equals_that_of_a_simulation(validation: float, tmp_path: Path) -> None:
     from fedflat.runs.read import read_stored_run
 
     experiment = dataclasses.replace(EXPERIMENT, validation=validation)
@@ -83,8 +83,8 @@ def test_steps_are_counted_as_in_a_simulation(tmp_path: Path) -> None:
     assert (round, steps) == (other_round, other_steps)
 
 
-def test_personalising_needs_what_clients_remember(tmp_path: Path) -> None:
-    """A federation's folder has it for methods whose clients remember nothing."""
+def test_personalising_needs_the_states_of_clients(tmp_path: Path) -> None:
+    """A federation's folder has everything only for methods whose clients keep no state."""
     plain, stateful = (dataclasses.replace(EXPERIMENT, method=m, rounds=1) for m in (ff.FedSAM(), ff.SCAFFOLD()))
     federate(Loopback(plain), plain, tmp_path / "plain")
     assert read.read_trained_run(tmp_path / "plain").trials[0].server.params.isfinite().all()

@@ -1,4 +1,4 @@
-"""Nodes with data of their own: they learn what a simulation on all of them learns, or are told why they cannot."""
+"""Nodes with own data: they train the model of a simulation on all data, or an error says why they cannot."""
 
 from __future__ import annotations
 
@@ -12,29 +12,28 @@ import pytest
 from loopback import EXPERIMENT, Loopback, assert_same, federate, simulate
 from PIL import Image
 
-from fedflat.runs.build import RunParts, build_run
+from fedflat.runs.build import BuiltRun, build_run
 
 
-def arrays_of(assembly: RunParts) -> dict[str, Any]:
-    """All clients' samples one after another, as npz files have them."""
-    data, every = assembly.dataset, np.concatenate(assembly.parts)
-    owner = np.concatenate([np.full(len(part), k) for k, part in enumerate(assembly.parts)])
+def arrays_of(built: BuiltRun) -> dict[str, Any]:
+    """Return all clients' samples, one client after another, as arrays of an npz file."""
+    data, every = built.dataset, np.concatenate(built.client_rows)
+    owner = np.concatenate([np.full(len(part), k) for k, part in enumerate(built.client_rows)])
     return {"x": data.x[every], "y": data.y[every], "x_test": data.x_test, "y_test": data.y_test, "client": owner}
 
 
 @pytest.fixture
 def own_data(tmp_path: Path) -> Path:
-    """digits dealt to four files, and a fifth with the test half for the server."""
-    assembly = build_run(EXPERIMENT)
-    data = assembly.dataset
-    for k, part in enumerate(assembly.parts):
+    """Write the digits of four clients into four files, and a fifth with the test samples for the server."""
+    built = build_run(EXPERIMENT)
+    data = built.dataset
+    for k, part in enumerate(built.client_rows):
         np.savez(tmp_path / f"{k}.npz", x=data.x[part], y=data.y[part], x_test=data.x_test[:5], y_test=data.y_test[:5])
-    np.savez(tmp_path / "server.npz", **arrays_of(assembly))
+    np.savez(tmp_path / "server.npz", **arrays_of(built))
     return tmp_path
 
 
-def test_data_of_their_own(own_data: Path) -> None:
-    """Nodes that read their own files learn what a simulation on all of them learns."""
+def test_nodes_read_their_own_files(own_data: Path) -> None:
     experiment = dataclasses.replace(EXPERIMENT, dataset=f"npz:{own_data / 'server.npz'}", partition="natural")
     grid = Loopback(experiment)
     for k, context in enumerate(grid.contexts.values()):
@@ -70,16 +69,16 @@ NUMBERS = [str(label) for label in range(10)]
 
 
 @pytest.fixture(scope="module")
-def few() -> RunParts:
-    """Digits of four clients of which none has every class; 12 samples each are enough."""
-    assembly = build_run(dataclasses.replace(EXPERIMENT, alpha=0.1))
-    parts = [part[:: max(1, len(part) // 12)] for part in assembly.parts]
-    assert all(len(np.unique(assembly.dataset.y[part])) < 10 for part in parts)
-    return assembly._replace(parts=parts)
+def few() -> BuiltRun:
+    """Return digits of four clients, about 12 samples each; no client has every class."""
+    built = build_run(dataclasses.replace(EXPERIMENT, alpha=0.1))
+    parts = [part[:: max(1, len(part) // 12)] for part in built.client_rows]
+    assert all(len(np.unique(built.dataset.y[part])) < 10 for part in parts)
+    return built._replace(client_rows=parts)
 
 
 def write_images(half: Path, x: Any, y: Any, names: list[str]) -> list[str]:
-    """half/CLASS/NUMBER.png; the files' names."""
+    """Write half/CLASS/NUMBER.png and return the files' names."""
     files = [f"{names[int(label)]}/{number}.png" for number, label in enumerate(y)]
     for name, pixels in zip(files, x, strict=True):
         (half / name).parent.mkdir(parents=True, exist_ok=True)
@@ -87,15 +86,15 @@ def write_images(half: Path, x: Any, y: Any, names: list[str]) -> list[str]:
     return files
 
 
-def write_nodes(root: Path, few: RunParts, names: list[str]) -> None:
-    """root/K/train and test for client K; the test halves are there because the format asks for them."""
-    for k, part in enumerate(few.parts):
+def write_nodes(root: Path, few: BuiltRun, names: list[str]) -> None:
+    """Write root/K/train and root/K/test for every client K; the format requires the test folder."""
+    for k, part in enumerate(few.client_rows):
         for half in ("train", "test"):
             write_images(root / str(k) / half, few.dataset.x[part], few.dataset.y[part], names)
 
 
-def write_server(root: Path, few: RunParts, names: list[str]) -> None:
-    """All clients' samples in one folder, and a test half."""
+def write_server(root: Path, few: BuiltRun, names: list[str]) -> None:
+    """Write all clients' samples into one folder, and test samples."""
     arrays = arrays_of(few)
     files = write_images(root / "train", arrays["x"], arrays["y"], names)
     (root / "clients.json").write_text(json.dumps(dict(zip(files, arrays["client"].tolist(), strict=True))))
@@ -111,9 +110,9 @@ def federate_folders(root: Path, experiment: Any) -> Any:
 
 @pytest.mark.parametrize("names", [WORDS, NUMBERS], ids=["words", "numbers"])
 def test_folders_that_lack_classes(
-    names: list[str], few: RunParts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    names: list[str], few: BuiltRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Labels follow the names of the folders, not their number on a node."""
+    """Labels are those of the folders' names in the federation, not of their order on a node."""
     monkeypatch.setenv("FEDFLAT_CACHE", str(tmp_path / "cache"))
     write_nodes(tmp_path, few, names)
     write_server(tmp_path / "server", few, names)
@@ -122,7 +121,7 @@ def test_folders_that_lack_classes(
 
 
 def test_folders_of_numbers_need_no_folder_on_the_server(
-    few: RunParts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    few: BuiltRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FEDFLAT_CACHE", str(tmp_path / "cache"))
     np.savez(tmp_path / "server.npz", **arrays_of(few))
@@ -131,15 +130,15 @@ def test_folders_of_numbers_need_no_folder_on_the_server(
     assert_same(federate_folders(tmp_path, experiment), simulate(experiment))
 
 
-def test_a_class_that_nobody_else_knows(
-    few: RunParts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_a_class_that_the_federation_does_not_have(
+    few: BuiltRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("FEDFLAT_CACHE", str(tmp_path / "cache"))
     write_nodes(tmp_path, few, NUMBERS)
     for half in ("train", "test"):
         write_images(tmp_path / "2" / half, few.dataset.x[:1], [0], ["dog"])
     federate_folders(tmp_path, dataclasses.replace(EXPERIMENT, rounds=1))
-    said = [record.getMessage() for record in caplog.records if "takes no part" in record.getMessage()]
-    assert len(said) == 1
-    assert "node 102" in said[0]
-    assert "no class is called dog; they are 0, 1, 2, 3, 4, 5, 6, 7, 8, 9" in said[0]
+    rejected = [record.getMessage() for record in caplog.records if "takes no part" in record.getMessage()]
+    assert len(rejected) == 1
+    assert "node 102" in rejected[0]
+    assert "no class is called dog; they are 0, 1, 2, 3, 4, 5, 6, 7, 8, 9" in rejected[0]

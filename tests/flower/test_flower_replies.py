@@ -1,4 +1,4 @@
-"""Replies that are lost, late or wrong: refused by name, and the round is as if that client had not been asked."""
+"""Replies that are lost, late or invalid: the log says why, and the round is as if that client had not been asked."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def refused(out: Path) -> list[tuple[int, int, str]]:
 
 
 def in_one_round(wrong: Callable[[Message], Any]) -> Callable[[int, Message], Any]:
-    """Client CLIENT does something wrong in round ROUND; everything else is as it should be."""
+    """Let client CLIENT reply wrongly in round ROUND."""
 
     def change(client: int, reply: Message) -> Any:
         return wrong(reply) if client == CLIENT and reply.metadata.group_id == str(ROUND + 1) else reply
@@ -82,11 +82,11 @@ def unreadable(reply: Message) -> Message:
 
 
 def with_bytes(data: bytes) -> Callable[[Message], Message]:
-    """A reply whose array says that it is as it should be, and is not."""
+    """Return a change to a reply whose array claims the right type and shape but has other bytes."""
 
     def wrong(reply: Message) -> Message:
-        honest = reply.content["reply"]["delta"]
-        reply.content["reply"]["delta"] = Array(honest.dtype, honest.shape, honest.stype, data)
+        array = reply.content["reply"]["delta"]
+        reply.content["reply"]["delta"] = Array(array.dtype, array.shape, array.stype, data)
         return reply
 
     return wrong
@@ -99,7 +99,7 @@ def several_arrays() -> bytes:
 
 
 def header(**changes: Any) -> bytes:
-    """The beginning of an .npy file, without values."""
+    """Return the header of an .npy file, without values."""
     file = io.BytesIO()
     np.lib.format.write_array_header_1_0(
         file,
@@ -134,7 +134,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("wrong", "reason"), WRONG.values(), ids=WRONG)
-def test_refused_by_name_and_the_round_goes_on(wrong: Any, reason: str, tmp_path: Path) -> None:
+def test_an_invalid_reply_is_refused_and_the_round_continues(wrong: Any, reason: str, tmp_path: Path) -> None:
     grid = Loopback(EXPERIMENT, in_one_round(wrong))
     state = federate(grid, EXPERIMENT, tmp_path / "run", round_timeout=0.5 if reason.startswith("no reply") else 60.0)
     assert_same(state, simulate(EXPERIMENT, {ROUND: {CLIENT}}))
@@ -145,7 +145,7 @@ def test_refused_by_name_and_the_round_goes_on(wrong: Any, reason: str, tmp_path
 
 @pytest.mark.parametrize("method", [ff.SCAFFOLD(), ff.FedGloSS(), ff.MOON()], ids=["scaffold", "fedgloss", "moon"])
 def test_a_client_whose_reply_is_refused_keeps_its_old_state(method: ff.Method, tmp_path: Path) -> None:
-    """Else its control variate or dual would know of a round that the server's does not."""
+    """Otherwise its control variate or dual variable would include a round that the server's does not."""
     experiment = dataclasses.replace(STATEFUL, method=method)
     grid = Loopback(experiment, in_one_round(values(lambda v: v * np.float32(np.nan))))
     assert_same(federate(grid, experiment, tmp_path / "run"), simulate(experiment, {ROUND: {CLIENT}}))
@@ -153,12 +153,12 @@ def test_a_client_whose_reply_is_refused_keeps_its_old_state(method: ff.Method, 
 
 def test_the_log_names_who_failed_and_why(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     federate(Loopback(EXPERIMENT, in_one_round(raises)), EXPERIMENT, tmp_path / "run")
-    said = f"round {ROUND + 1}, client {CLIENT} (node {100 + CLIENT}): ZeroDivisionError: no samples today"
-    assert said in [record.getMessage() for record in caplog.records]
+    message = f"round {ROUND + 1}, client {CLIENT} (node {100 + CLIENT}): ZeroDivisionError: no samples today"
+    assert message in [record.getMessage() for record in caplog.records]
 
 
-def test_too_few_good_replies_are_asked_for_again(tmp_path: Path) -> None:
-    """Replies that were good need not be given twice."""
+def test_clients_are_asked_again_after_too_few_valid_replies(tmp_path: Path) -> None:
+    """Clients whose reply was valid are not asked again."""
     failures = []
 
     def once(reply: Message) -> Message:
@@ -172,7 +172,7 @@ def test_too_few_good_replies_are_asked_for_again(tmp_path: Path) -> None:
 
 
 def test_the_run_stops_with_a_reason_and_continues_later(tmp_path: Path) -> None:
-    with pytest.raises(ff.UserError, match="round 2: 2 good replies, 3 are needed; start the run again to continue"):
+    with pytest.raises(ff.UserError, match="round 2: 2 valid replies, 3 are needed; start the run again to continue"):
         federate(
             Loopback(STATEFUL, in_one_round(raises), state=str(tmp_path)), STATEFUL, tmp_path / "run", min_replies=3
         )

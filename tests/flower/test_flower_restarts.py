@@ -1,4 +1,4 @@
-"""Servers and nodes that stop and come back, and what nodes remember."""
+"""Servers and nodes that stop and restart, and the states that nodes keep."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from fedflat.runs.folder import RunFolder
 
 @pytest.mark.parametrize("method", [ff.SCAFFOLD(), ff.FedSMOO(), ff.NaiveFedGloSS(), ff.FedSOL()], ids=str)
 @pytest.mark.parametrize("nodes", ["stay", "restart"])
-def test_a_server_that_dies_continues_with_the_same_model(
+def test_a_server_that_crashes_continues_with_the_same_model(
     method: ff.Method, nodes: str, tmp_path: Path, crash_in_round: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Clients that had already replied go back to the state that the checkpoint knows of."""
+    """Clients that had already replied go back to the state that belongs to the checkpoint."""
     experiment = dataclasses.replace(STATEFUL, method=method)
     grid = Loopback(experiment, state=str(tmp_path / "states"))
     crash_in_round(3)
@@ -38,8 +38,8 @@ def test_a_server_that_dies_continues_with_the_same_model(
 
 
 @pytest.mark.parametrize("change", ["engine", "folder"])
-def test_clients_know_a_run_that_continues_otherwise(change: str, tmp_path: Path, crash_in_round: Any) -> None:
-    """With another engine, which does not matter here, or in a folder that was moved."""
+def test_clients_find_their_states_after_a_change(change: str, tmp_path: Path, crash_in_round: Any) -> None:
+    """The run continues with another engine, which has no effect here, or in a folder that was moved."""
     grid, out = Loopback(STATEFUL, state=str(tmp_path / "states")), tmp_path / "run"
     crash_in_round(3)
     with pytest.raises(Crash):
@@ -51,7 +51,7 @@ def test_clients_know_a_run_that_continues_otherwise(change: str, tmp_path: Path
 
 
 def test_another_run_has_another_name(tmp_path: Path) -> None:
-    """Else its clients would begin with the states of the first one."""
+    """Otherwise its clients would begin with the states of the first run."""
     experiment, grid = dataclasses.replace(STATEFUL, rounds=1), Loopback(STATEFUL, state=str(tmp_path / "states"))
     for name in ("one", "two"):
         federate(grid, experiment, tmp_path / name)
@@ -61,7 +61,7 @@ def test_another_run_has_another_name(tmp_path: Path) -> None:
 def test_there_is_a_checkpoint_after_every_round_however_long_it_takes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nodes keep what one round needs to be played again, no more."""
+    """Nodes keep only the states that one repeated round needs."""
     clock, saved, save = [0.0], [], RunFolder.save
 
     def slow(self: RunFolder, tensors: Any) -> None:
@@ -75,8 +75,8 @@ def test_there_is_a_checkpoint_after_every_round_however_long_it_takes(
     assert saved == [1, 2, 3, 4, 4]
 
 
-def test_a_client_whose_state_is_gone_begins_afresh_and_is_named(tmp_path: Path) -> None:
-    """Nodes without a folder for their states forget when they are started again."""
+def test_a_client_that_lost_its_state_begins_anew_and_is_logged(tmp_path: Path) -> None:
+    """Nodes without a folder for states lose them when they restart."""
     grid = Loopback(STATEFUL)
 
     def forget(client: int, reply: Message) -> Message:
@@ -92,7 +92,7 @@ def test_a_client_whose_state_is_gone_begins_afresh_and_is_named(tmp_path: Path)
     assert all(row["accepted"] for row in rows(tmp_path / "run"))
 
 
-def test_a_damaged_state_counts_as_gone(tmp_path: Path) -> None:
+def test_a_damaged_state_counts_as_lost(tmp_path: Path) -> None:
     grid = Loopback(STATEFUL, state=str(tmp_path / "states"))
 
     def damage(client: int, reply: Message) -> Message:
@@ -108,28 +108,28 @@ def test_a_damaged_state_counts_as_gone(tmp_path: Path) -> None:
 
 
 def test_a_node_that_restarts_within_a_round_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nodes, "SECONDS_BETWEEN_CHECKS", 0.1)
+    monkeypatch.setattr(nodes, "RESTART_CHECK_SECONDS", 0.1)
     lost: list[int] = []
 
-    def die(reply: Message) -> Message | None:
+    def restart(reply: Message) -> Message | None:
         if lost:
             return reply
         lost.append(CLIENT)
-        grid.since[100 + CLIENT] = "second"
+        grid.activated[100 + CLIENT] = "second"
         grid.contexts[100 + CLIENT].state = RecordDict()
         return None
 
-    grid = Loopback(STATEFUL, in_one_round(die), state=str(tmp_path / "states"))
+    grid = Loopback(STATEFUL, in_one_round(restart), state=str(tmp_path / "states"))
     assert_same(federate(grid, STATEFUL, tmp_path / "run"), simulate(STATEFUL))
     assert lost
     assert all(row["accepted"] and not row["note"] for row in rows(tmp_path / "run"))
 
 
-def test_a_node_goes_on_from_the_newer_state_in_a_shared_folder(tmp_path: Path) -> None:
+def test_a_node_continues_from_the_newer_state_in_a_shared_folder(tmp_path: Path) -> None:
     one, other = RecordDict(), RecordDict()
     states = [{"c": torch.full((2,), float(turn))} for turn in range(3)]
     ClientState(one, tmp_path, "run", 0, 1).store(-1, {}, 0, states[0])
     ClientState(other, tmp_path, "run", 0, 1).store(0, states[0], 1, states[1])
-    found, lost = ClientState(one, tmp_path, "run", 0, 1).begin(1, states[2])
+    state, lost = ClientState(one, tmp_path, "run", 0, 1).load(1, states[2])
     assert not lost
-    assert torch.equal(found["c"], states[1]["c"])
+    assert torch.equal(state["c"], states[1]["c"])

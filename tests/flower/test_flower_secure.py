@@ -1,4 +1,4 @@
-"""Secure aggregation: the server learns the mean that it would have computed, and no single reply."""
+"""Secure aggregation: the server learns the mean of the replies, and no single reply."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from loopback import EXPERIMENT, Loopback, assert_same, federate, simulate
 from test_flower_replies import refused, rows
 
 import fedflat as ff
-from fedflat.flower.config import FederationOptions, from_run_config, to_run_config
+from fedflat.flower.config import FederationOptions, from_run_config, run_config_spelling, to_run_config
 
 EQUAL = dataclasses.replace(EXPERIMENT, weights="uniform", clients=4, cohort=4)
 CLOSE = [ff.FedAvg(), ff.SCAFFOLD(), ff.FedSOL(), ff.FedGF(threshold=0.0)]
@@ -31,7 +31,7 @@ def test_equal_to_a_simulation_up_to_rounding(method: ff.Method, tolerance: floa
 
 
 def test_a_client_that_leaves_in_the_middle(tmp_path: Path) -> None:
-    """Its masks are taken off with the shares that the others hold."""
+    """Its masks are removed with the shares that the other clients hold."""
     stages: list[int] = []
 
     def leave(client: int, reply: Message) -> Message | None:
@@ -48,7 +48,7 @@ def test_a_client_that_leaves_in_the_middle(tmp_path: Path) -> None:
 
 
 def test_a_client_that_left_can_come_back(tmp_path: Path) -> None:
-    """Alone it would have no one to hide behind: all are asked again, and earlier means, which lack others, dropped."""
+    """The mean of one reply would reveal it: so all clients are asked again, and the earlier mean is dropped."""
     replies: Counter[int] = Counter()
     silent = {(2, 3), (1, 4 + 3)}  # client 2 does not send its masked reply at first, client 1 the second time
 
@@ -65,15 +65,15 @@ def test_a_client_that_left_can_come_back(tmp_path: Path) -> None:
 
 def test_one_client_alone_is_not_asked_to_train(tmp_path: Path) -> None:
     grid, kinds = Loopback(EQUAL), []
-    grid.since = {100: "first"}
+    grid.activated = {100: "first"}
     grid.change = lambda client, reply: kinds.append(client) or reply
-    with pytest.raises(ff.UserError, match="round 1: 0 good replies"):
+    with pytest.raises(ff.UserError, match="round 1: 0 valid replies"):
         federate(grid, EQUAL, tmp_path / "run", secure=True, round_timeout=0.2)
     assert not kinds
 
 
 def masked(change: Any) -> Any:
-    """What client 1 does to the reply that holds its masked vector, in round 2."""
+    """Change the reply of client 1 that holds its masked vector, in round 2."""
 
     def wrong(client: int, reply: Message) -> Message:
         if client == 1 and reply.metadata.group_id == "2" and "fitres.metrics" in reply.content:
@@ -93,7 +93,7 @@ def packed(content: RecordDict) -> None:
 
 BAD = {
     "no examples": (lambda content: content["fitres.metrics"].update(examples=0), "it says it comes from 0 examples"),
-    "no facts": (lambda content: content["fitres.metrics"].clear(), "it does not say who it is from"),
+    "no client info": (lambda content: content["fitres.metrics"].clear(), "it does not say who it is from"),
     "no vector": (lambda content: content["secaggplus_configs"].clear(), "masked_params"),
     "too few": (shortened, "argument 2 is shorter"),
     "no arrays": (packed, "its weight cannot be read"),
@@ -126,19 +126,19 @@ def test_a_client_without_keys_does_not_end_the_run(tmp_path: Path) -> None:
 
 
 def test_the_server_sees_no_reply(tmp_path: Path) -> None:
-    """What arrives are whole numbers spread over all of [0, 2^48), whatever the reply is."""
-    seen: list[np.ndarray] = []
+    """The server receives integers that are spread over all of [0, 2^48), whatever the reply is."""
+    received: list[np.ndarray] = []
 
-    def look(client: int, reply: Message) -> Message:
+    def record_arrays(client: int, reply: Message) -> Message:
         for record in reply.content.config_records.values():
             for value in (v for v in record.values() if isinstance(v, list) and v and isinstance(v[0], bytes)):
-                seen.extend(np.load(io.BytesIO(v)) for v in value if v[:6] == b"\x93NUMPY")
+                received.extend(np.load(io.BytesIO(v)) for v in value if v[:6] == b"\x93NUMPY")
         assert not any(len(record) for record in reply.content.array_records.values())
         return reply
 
     experiment = dataclasses.replace(EQUAL, rounds=1)
-    federate(Loopback(experiment, look), experiment, tmp_path / "run", secure=True)
-    vectors = [v for v in seen if v.size == 4810]
+    federate(Loopback(experiment, record_arrays), experiment, tmp_path / "run", secure=True)
+    vectors = [v for v in received if v.size == 4810]
     assert len(vectors) == 4
     for vector in vectors:
         assert vector.min() < 2**48 * 0.01
@@ -146,23 +146,25 @@ def test_the_server_sees_no_reply(tmp_path: Path) -> None:
         assert abs(float(vector.mean()) / 2**47 - 1) < 0.05
 
 
-def test_a_reply_that_cannot_be_carried_is_not_sent(tmp_path: Path) -> None:
-    """FedNova's count of steps, here 4 x 50, would be cut."""
+def test_a_reply_outside_the_range_is_not_sent(tmp_path: Path) -> None:
+    """FedNova's number of steps, here 4 x 50, would be clipped."""
     experiment = dataclasses.replace(EQUAL, method=ff.FedNova(), local_epochs=50, rounds=1)
-    with pytest.raises(ff.UserError, match="round 1: 0 good replies"):
+    with pytest.raises(ff.UserError, match="round 1: 0 valid replies"):
         federate(Loopback(experiment), experiment, tmp_path / "run", secure=True, attempts=1)
 
 
 REFUSED = {
-    "weights": ({"weights": "examples"}, {}, "--weights examples: must be uniform with federation.secure"),
-    "cohort": ({"cohort": 1}, {}, "--cohort 1: must be at least 2 with federation.secure"),
+    "weights": ({"weights": "examples"}, {}, "weights examples: must be uniform with federation.secure"),
+    "cohort": ({"cohort": 1}, {}, "cohort 1: must be at least 2 with federation.secure"),
     "nodes": ({}, {"min_nodes": 1}, "federation.min_nodes 1: must be at least 2 with federation.secure"),
 }
 
 
-@pytest.mark.parametrize(("experiment", "federation", "said"), REFUSED.values(), ids=REFUSED)
-def test_what_could_not_be_secret_is_refused(experiment: Any, federation: Any, said: str) -> None:
+@pytest.mark.parametrize(("experiment", "federation", "message"), REFUSED.values(), ids=REFUSED)
+def test_options_that_secure_aggregation_does_not_allow(experiment: Any, federation: Any, message: str) -> None:
     options = FederationOptions(**{"secure": True, "min_nodes": 2, **federation})
     assert from_run_config(to_run_config(EQUAL, dataclasses.replace(options, min_nodes=2)))
-    with pytest.raises(ff.UserError, match=said):
-        from_run_config(to_run_config(dataclasses.replace(EQUAL, **experiment), options))
+    config = to_run_config(dataclasses.replace(EQUAL, **experiment), options)
+    with pytest.raises(ff.UserError) as error:
+        from_run_config(config)
+    assert error.value.message(run_config_spelling(config)).startswith(message)

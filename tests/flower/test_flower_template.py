@@ -1,4 +1,4 @@
-"""The folder that `fedflat flower new` writes: what of it travels to nodes, and what its scripts say."""
+"""The folder that `fedflat flower new` writes: what Flower sends of it to nodes, and what its scripts print."""
 
 from __future__ import annotations
 
@@ -15,11 +15,18 @@ from loopback import EXPERIMENT, Loopback, federate
 import fedflat as ff
 from fedflat.cli.flower import write_flower_app
 
-TRAVELS = {"pyproject.toml", "README.md", "client_app.py", "server_app.py", "make_certificates.py", ".info/CONTENT"}
+SENT_TO_NODES = {
+    "pyproject.toml",
+    "README.md",
+    "client_app.py",
+    "server_app.py",
+    "make_certificates.py",
+    ".info/CONTENT",
+}
 
 
-def test_records_of_runs_stay_on_the_server(tmp_path: Path) -> None:
-    """What Flower bundles for the nodes is the app alone, wherever in its folder runs were written."""
+def test_files_of_runs_stay_on_the_server(tmp_path: Path) -> None:
+    """Flower's bundle for the nodes holds only the app, wherever in its folder runs were written."""
     app, experiment = tmp_path / "app", dataclasses.replace(EXPERIMENT, rounds=1)
     write_flower_app(app, experiment)
     federate(Loopback(experiment), experiment, app / "second")
@@ -28,31 +35,31 @@ def test_records_of_runs_stay_on_the_server(tmp_path: Path) -> None:
     assert (app / "second" / "clients.jsonl").exists()
     assert (app / "deep" / "simulated" / "result.json").exists()
     with zipfile.ZipFile(io.BytesIO(build_fab_from_disk(app))) as bundle:
-        assert set(bundle.namelist()) == TRAVELS
+        assert set(bundle.namelist()) == SENT_TO_NODES
 
 
-def certificates(app: Path, *words: str) -> list[str]:
-    """What the script says."""
+def make_certificates(app: Path, *words: str) -> list[str]:
+    """Run the script and return the lines that it prints."""
     words = (sys.executable, "make_certificates.py", *words)
     return subprocess.run(words, cwd=app, check=True, capture_output=True, text=True).stdout.splitlines()
 
 
-def test_another_host_needs_new_certificates(tmp_path: Path) -> None:
+def test_another_host_needs_new_make_certificates(tmp_path: Path) -> None:
     write_flower_app(tmp_path / "app", EXPERIMENT)
-    made = certificates(tmp_path / "app", "--host", "one.example")
+    made = make_certificates(tmp_path / "app", "--host", "one.example")
     old = (tmp_path / "app" / "keys" / "server.crt").read_bytes()
-    said = certificates(tmp_path / "app", "--host", "two.example", "--nodes", "1")
-    assert said[1:] == ["keys/node-0", "keys/node-0.pub"]
-    assert said[0].startswith("keys/ca.crt exists, so --host is ignored")
+    lines = make_certificates(tmp_path / "app", "--host", "two.example", "--nodes", "1")
+    assert lines[1:] == ["keys/node-0", "keys/node-0.pub"]
+    assert lines[0].startswith("keys/ca.crt exists, so --host is ignored")
     assert (tmp_path / "app" / "keys" / "server.crt").read_bytes() == old
     for name in ("keys/ca.crt", "keys/server.crt", "keys/server.key"):
-        assert name in said[0]
+        assert name in lines[0]
         (tmp_path / "app" / name).unlink()
-    assert certificates(tmp_path / "app", "--host", "two.example") == made
+    assert make_certificates(tmp_path / "app", "--host", "two.example") == made
     assert (tmp_path / "app" / "keys" / "server.crt").read_bytes() != old
 
 
 def test_more_keys_need_no_host(tmp_path: Path) -> None:
     write_flower_app(tmp_path / "app", EXPERIMENT)
-    certificates(tmp_path / "app", "--nodes", "1")
-    assert certificates(tmp_path / "app", "--nodes", "2") == ["keys/node-1", "keys/node-1.pub"]
+    make_certificates(tmp_path / "app", "--nodes", "1")
+    assert make_certificates(tmp_path / "app", "--nodes", "2") == ["keys/node-1", "keys/node-1.pub"]

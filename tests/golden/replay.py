@@ -1,4 +1,4 @@
-"""Replays a golden run through an engine: same data, batches and clients, so the numbers must come out the same."""
+"""Replay a golden run through an engine, with its data, batches and cohorts, and compare the numbers."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ class Net(nn.Module):
 
 
 class Recorded:
-    """Batches as they are in the file, indexed by round and client."""
+    """The batches recorded in the file, by round and client."""
 
     def __init__(self, case: Any, dtype: torch.dtype) -> None:
         self.case, self.x, self.y = case, torch.tensor(case["x"], dtype=dtype), torch.tensor(case["y"])
 
     def plan(self, seeds: Sequence[int], round: int, clients: Sequence[int], exchange: int = 0) -> BatchPlan:
         end = "_2" if exchange and "batch_index_2" in self.case else ""
-        seats = [list(self.case["participants"][round]).index(client) for client in clients]
-        index, mask = (torch.tensor(self.case[f"batch_{name}{end}"][round][seats]) for name in ("index", "mask"))
+        positions = [list(self.case["participants"][round]).index(client) for client in clients]
+        index, mask = (torch.tensor(self.case[f"batch_{name}{end}"][round][positions]) for name in ("index", "mask"))
         return BatchPlan(index, mask.bool(), index)
 
     def lengths(self, seeds: Sequence[int], round: int, clients: Sequence[int], exchange: int = 0) -> list[int]:
@@ -63,7 +63,7 @@ def load(case: str | Path) -> Any:
 
 
 class Recorder:
-    """An engine that remembers what each exchange sent and trained."""
+    """An engine that records the message and the trained models of each exchange."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine, self.messages, self.ends = engine, list[Any](), list[Tensor]()
@@ -93,8 +93,8 @@ def gaps(case: str | Path, method: Method, engine: str, dtype: torch.dtype = tor
         weights = torch.tensor(data["agg_weight"][r], dtype=dtype)
         recorder = Recorder(runner)
         play_round(method, recorder, [trial], r, [cohort], [weights], clients, sgd)
-        seen = _seen(trial, recorder, clients)
-        found = {n: _gap(values, data[n][r], n) for n, values in seen.items() if _comparable(values, data, n, r)}
+        ours = _recorded(trial, recorder, clients)
+        found = {n: _gap(values, data[n][r], n) for n, values in ours.items() if _comparable(values, data, n, r)}
         worst = {name: max(gap, worst.get(name, 0.0)) for name, gap in found.items()}
     return worst
 
@@ -103,11 +103,11 @@ def _optimiser(meta: Any) -> tuple[float, float]:
     return meta["optimizer"]["momentum"], meta["optimizer"]["weight_decay"]
 
 
-def _seen(trial: Trial, recorder: Recorder, clients: int) -> dict[str, list[Tensor]]:
-    """What happened in the round, under the files' names; with two exchanges a file may hold either's message."""
+def _recorded(trial: Trial, recorder: Recorder, clients: int) -> dict[str, list[Tensor]]:
+    """Return the round's states and messages by the files' names; with two exchanges a file may hold either message."""
     messages = [_named("broadcast", message) for message in recorder.messages]
     server = _named("server", trial.server) | {"server.params": trial.server.params}
-    if hasattr(trial.server, "perturbed"):  # which FedGF keeps as the way there
+    if hasattr(trial.server, "perturbed"):  # FedGF stores the difference from params
         server["server.perturbed"] = trial.server.perturbed
     states = server | _named("client", trial.clients.gather(range(clients))) | {"local.params": recorder.ends[-1]}
     first = {"exchange0.local.params": recorder.ends[0]} if len(recorder.ends) > 1 else {}

@@ -52,8 +52,8 @@ RENAMED: dict[type[Method], dict[str, str]] = {
     **dict.fromkeys([ff.ServerAdam, ff.ServerYogi, ff.ServerAdagrad], SERVER),
 }
 
-# What a file says in words → our value; the second argument is its method, case and notes.
-SPOKEN: dict[type[Method], Callable[[Values, str], dict[str, Any]]] = {
+# A method's hyper-parameters as a file describes them → our values; the second argument is its method, case and notes.
+DESCRIBED: dict[type[Method], Callable[[Values, str], dict[str, Any]]] = {
     ff.FedSOL: lambda given, text: {"lam": given.get("lam", "fixed" if "fixed" in text else "dim0")},
     ff.FedGloSS: lambda given, text: {"dual": "paper" if given.get("dual", "N") == "N" else "released"},
     ff.FedSMOO: lambda given, text: {"regularise": given.get("regularise", given.get("beta") is not None)},
@@ -76,7 +76,7 @@ def method_of(meta: Mapping[str, Any]) -> Method:
     cls = class_of(meta["method"])
     given = {RENAMED.get(cls, {}).get(key, key): value for key, value in meta["hyperparameters"].items()}
     text = " ".join([meta["method"], meta.get("case", ""), *meta.get("notes", [])])
-    given |= SPOKEN.get(cls, lambda given, text: {})(given, text)
+    given |= DESCRIBED.get(cls, lambda given, text: {})(given, text)
     known = {field.name for field in dataclasses.fields(cls)}
     method = cls(**{key: value for key, value in given.items() if key in known and value is not None})
     check(method)

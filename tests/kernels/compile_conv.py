@@ -1,4 +1,4 @@
-"""The Triton kernels compiled for GPUs that are not here: with the tiles of large layers they must fit their memory."""
+"""Compile the Triton kernels for GPUs that need not be present; with the tiles of large layers they must fit."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from fedflat.engine.kernels.lanes import few_entries
+from fedflat.engine.kernels.lanes import few_channels
 from fedflat.engine.kernels.launch import Tiles, conv_tiles, weight_grad_tiles
 from fedflat.engine.kernels.triton_kernels import conv_kernel, weight_grad_kernel
 
-ROOM = {89: 101_376, 90: 232_448}  # bytes that one program may have: RTX 4090 (A100 has more), H100
+SHARED_MEMORY = {89: 101_376, 90: 232_448}  # bytes for one program: RTX 4090 (A100 has more), H100
 POINTERS = ("x", "w", "b", "y", "g")
 NUMBERS = {"pixels": "i32", "x_lane": "i64", "g_lane": "i64", "b_lane": "i64", "corners": "*u8", "parts": "*fp32"}
 
 
 def compiled(kernel: Any, dtype: str, constants: dict[str, Any], tiles: Tiles, capability: int) -> Any:
-    """The kernel with these constants, as the launch would ask for it."""
+    """Compile the kernel with these constants, as a launch would."""
     blocks = {"BLOCK_M": tiles.pixels, "BLOCK_N": tiles.outputs, "BLOCK_K": tiles.entries}
     names, constants = kernel.arg_names, constants | blocks
     types = NUMBERS | dict.fromkeys(POINTERS, f"*{dtype}")
@@ -35,8 +35,8 @@ def compiled(kernel: Any, dtype: str, constants: dict[str, Any], tiles: Tiles, c
 
 
 def conv(dtype: str, channels: int, outputs: int, pool: bool, capability: int) -> Any:
-    """A 5x5 convolution of images of 16 x 16 pixels, with their padding where channels are few."""
-    tiles, taps = conv_tiles(5, channels, outputs, dtype == "fp32"), not few_entries(channels)
+    """Compile a 5x5 convolution of images of 16 x 16 pixels, which contain their padding if channels are few."""
+    tiles, taps = conv_tiles(5, channels, outputs, dtype == "fp32"), not few_channels(channels)
     side, padding, size = (16, 2, 16) if taps else (20, 0, 16)
     shape = {"HEIGHT": side, "WIDTH": side, "CHANNELS": channels, "OUTPUTS": outputs, "TOP": -padding, "LEFT": -padding}
     rows = size // 2 if pool else size
@@ -46,7 +46,7 @@ def conv(dtype: str, channels: int, outputs: int, pool: bool, capability: int) -
 
 
 def weight_grad(dtype: str, channels: int, outputs: int, pool: bool, capability: int) -> Any:
-    """The gradient of such a convolution."""
+    """Compile the weight gradient of such a convolution."""
     width = 6 if pool else 5
     tiles = weight_grad_tiles(5 * width * channels, outputs, dtype == "fp32", pool)
     shape = {"HEIGHT": 20, "WIDTH": 20, "CHANNELS": channels, "OUTPUTS": outputs, "STRIDE": outputs}
@@ -57,10 +57,12 @@ def weight_grad(dtype: str, channels: int, outputs: int, pool: bool, capability:
 
 
 if __name__ == "__main__":
-    given = int(sys.argv[1])
+    capability = int(sys.argv[1])
     for dtype in ("bf16", "fp32"):
         for make, *layer in ((conv, 64, 32, False), (conv, 64, 64, True), (conv, 4, 64, True),
                              (weight_grad, 64, 64, False), (weight_grad, 4, 64, True)):  # fmt: skip
-            made = make(dtype, *layer, given)
-            assert made.metadata.shared <= ROOM[given], f"{make.__name__} {dtype} {layer}: {made.metadata.shared}"
-            assert "mma" in made.asm["ptx"], f"{make.__name__} {dtype} {layer}: no matrix products"
+            kernel = make(dtype, *layer, capability)
+            assert kernel.metadata.shared <= SHARED_MEMORY[capability], (
+                f"{make.__name__} {dtype} {layer}: {kernel.metadata.shared}"
+            )
+            assert "mma" in kernel.asm["ptx"], f"{make.__name__} {dtype} {layer}: no matrix products"

@@ -14,7 +14,7 @@ from fedflat.engine.kernels.launch import Tiles
 
 
 class Case(NamedTuple):
-    """One convolution, with small tiles where several blocks are to be met."""
+    """One convolution; small tiles make it need several blocks."""
 
     lanes: int
     batch: int
@@ -42,24 +42,24 @@ CASES = [
 
 
 def reference(x: Tensor, w: Tensor, b: Tensor | None, g: Tensor | None, padding: int) -> tuple[Tensor, ...]:
-    """y and the gradients of Σ g · y with respect to x and w, in float64."""
+    """Return y and the gradients of Σ g · y with respect to x and w, in float64."""
     x, w = (t.detach().double().requires_grad_() for t in (x, w))
     biases = [None] * len(x) if b is None else b.double()
     y = torch.stack([F.conv2d(*lane, padding=padding) for lane in zip(x, w, biases, strict=True)])
     return y.detach(), *(torch.autograd.grad(y, (x, w), g.double()) if g is not None else ())
 
 
-def rows(case: Case) -> Tensor:
-    """Filters of all lanes as in training: parts of the rows of one matrix."""
+def filters(case: Case) -> Tensor:
+    """Return the filters of all lanes as in training: slices of the rows of one matrix."""
     shape = (case.outputs, case.channels, case.kernel, case.kernel)
     return torch.randn(case.lanes, math.prod(shape) + 7)[:, 7:].unflatten(1, shape)
 
 
-def check(case: Case) -> None:
-    """conv, input_grad and weight_grad of one case, from images of two layouts."""
+def check_conv(case: Case) -> None:
+    """Check conv, input_grad and weight_grad of one case, with images of two memory layouts."""
     size, k, p = (7, 6), case.kernel, [case.padding, case.padding]
     x = torch.randn(case.lanes, case.batch, *size, case.channels).permute(0, 1, 4, 2, 3)
-    w = rows(case)
+    w = filters(case)
     b = torch.randn(case.lanes, case.outputs) if case.bias else None
     y = launch.launch_conv(x.contiguous(), w, b, p, case.tiles)
     g = torch.randn(y.shape)
@@ -69,28 +69,28 @@ def check(case: Case) -> None:
         assert error < 1e-6, f"{name} {case}: relative error {error}"  # NaN fails too
 
 
-def pooled(case: Case) -> None:
-    """conv_pool, spread and pool_weight_grad of one case; an image of 7 x 6 pixels is odd before or after filtering."""
+def check_pooled(case: Case) -> None:
+    """Check conv_pool, spread and pool_weight_grad; images of 7 x 6 pixels are odd before or after filtering."""
     k, p = case.kernel, [case.padding, case.padding]
     x = torch.randn(case.lanes, case.batch, case.channels, 7, 6)
-    w = rows(case)
+    w = filters(case)
     b = torch.randn(case.lanes, case.outputs) if case.bias else None
     y, corner = launch.launch_conv_pool(x, w, b, p, case.tiles)
     z = reference(x, w, b, None, case.padding)[0]
-    best, place = F.max_pool2d(z.flatten(0, 1), 2, return_indices=True)
-    expected = place // z.shape[4] % 2 * 2 + place % z.shape[4] % 2
+    best, index = F.max_pool2d(z.flatten(0, 1), 2, return_indices=True)
+    expected = index // z.shape[4] % 2 * 2 + index % z.shape[4] % 2
     assert torch.allclose(y.flatten(0, 1).double(), best.relu(), rtol=1e-5, atol=1e-5), case
     assert torch.equal(corner.flatten(0, 1), expected.to(torch.uint8)), case
     g = torch.randn(y.shape)
-    whole = F.max_unpool2d(g.flatten(0, 1), place, 2, output_size=z.shape[3:])
-    assert torch.equal(launch.launch_spread(g.flatten(0, 1), corner.flatten(0, 1), z.shape[3:]), whole), case
-    got = launch.launch_pool_weight_grad(g, corner, x, (k, k), p, case.tiles)  # used where channels are few
-    slope = reference(x, w, b, whole.unflatten(0, g.shape[:2]), case.padding)[2]
-    assert float((got - slope).norm() / slope.norm()) < 1e-6, case
+    spread = F.max_unpool2d(g.flatten(0, 1), index, 2, output_size=z.shape[3:])
+    assert torch.equal(launch.launch_spread(g.flatten(0, 1), corner.flatten(0, 1), z.shape[3:]), spread), case
+    got = launch.launch_pool_weight_grad(g, corner, x, (k, k), p, case.tiles)  # used if channels are few
+    gradient = reference(x, w, b, spread.unflatten(0, g.shape[:2]), case.padding)[2]
+    assert float((got - gradient).norm() / gradient.norm()) < 1e-6, case
 
 
-def equals() -> None:
-    """Of equal values the first corner is taken; what is not a number is never hidden."""
+def check_ties_and_nan() -> None:
+    """The first corner of equal values is taken; NaN counts as the largest value."""
     x = torch.zeros(1, 1, 1, 4, 4)
     x[..., 2, 3] = torch.nan
     x[..., 1, 2] = 1
@@ -99,22 +99,22 @@ def equals() -> None:
     assert corner.flatten().tolist()[:3] == [0, 2, 0]
 
 
-def shared() -> None:
-    """Lanes may share filters, or the corners but not the gradients."""
+def check_shared() -> None:
+    """Lanes may share filters, or corners but not gradients."""
     x, w = torch.randn(2, 2, 8, 5, 6), torch.randn(4, 8, 1, 1)
     expected = torch.stack([F.conv2d(lane, w) for lane in x])
     assert torch.allclose(launch.launch_conv(x, w.expand(2, -1, -1, -1, -1), None, [0, 0]), expected, atol=1e-5)
     images, g = torch.randn(1, 2, 3, 6, 6).expand(2, -1, -1, -1, -1), torch.randn(2, 2, 8, 3, 3)
     corner = torch.randint(0, 4, (1, 2, 8, 3, 3), dtype=torch.uint8).expand(2, -1, -1, -1, -1)
     got = launch.launch_pool_weight_grad(g, corner, images, (1, 1), [0, 0])
-    whole = launch.launch_spread(g.flatten(0, 1), corner.flatten(0, 1), (6, 6)).unflatten(0, (2, 2))
-    assert torch.allclose(got, torch.einsum("lsohw,lschw->loc", whole, images)[..., None, None], atol=1e-4)
+    spread = launch.launch_spread(g.flatten(0, 1), corner.flatten(0, 1), (6, 6)).unflatten(0, (2, 2))
+    assert torch.allclose(got, torch.einsum("lsohw,lschw->loc", spread, images)[..., None, None], atol=1e-4)
 
 
 if __name__ == "__main__":
     torch.manual_seed(0)
     for case in CASES:
-        check(case)
-        pooled(case)
-    equals()
-    shared()
+        check_conv(case)
+        check_pooled(case)
+    check_ties_and_nan()
+    check_shared()

@@ -1,4 +1,4 @@
-"""The convolution over lanes against F.conv2d and its gradients: fallbacks, traced, and the Triton kernels."""
+"""The convolution over lanes against F.conv2d and its gradients: on a CPU, traced, and with the Triton kernels."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ HOW = {
 
 
 @pytest.fixture(params=["patches", "loop"])
-def _way(request, monkeypatch):
-    """Both ways of the CPU: the matrix of patches, and the loop where it would be too large."""
+def _cpu_algorithm(request, monkeypatch):
+    """Both algorithms of the CPU: the matrix of patches, and the loop over lanes if that would be too large."""
     if request.param == "loop":
         monkeypatch.setattr(lanes, "MAX_PATCH_ENTRIES", 0)
 
 
 def problem(groups: int, count: int = 3, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor]:
-    """Images, filters that are views of one flat matrix, biases."""
+    """Return images, filters and biases; filters and biases are views of one flat matrix, as in training."""
     generator = torch.Generator().manual_seed(count + groups)
     x = torch.randn(count, 2, 4, 7, 6, generator=generator, dtype=dtype)
     size = 6 * (4 // groups) * 9
@@ -45,7 +45,7 @@ def problem(groups: int, count: int = 3, dtype: torch.dtype = torch.float64) -> 
 
 
 def gradients(conv, x: Tensor, w: Tensor, b: Tensor | None, how, dims=0) -> tuple[Tensor, ...]:
-    """∇ of Σ sin(conv(x, w, b)) with respect to every tensor, lane by lane."""
+    """Return the gradient of Σ sin(conv(x, w, b)) with respect to every tensor, for each lane."""
     given = (x, w) if b is None else (x, w, b)
 
     def loss(*given: Tensor) -> Tensor:
@@ -54,7 +54,7 @@ def gradients(conv, x: Tensor, w: Tensor, b: Tensor | None, how, dims=0) -> tupl
     return vmap(grad(loss, tuple(range(len(given)))), in_dims=dims)(*given)
 
 
-@pytest.mark.usefixtures("_way")
+@pytest.mark.usefixtures("_cpu_algorithm")
 @pytest.mark.parametrize("how", HOW.values(), ids=HOW)
 @pytest.mark.parametrize("bias", [True, False])
 def test_gradients_under_vmap_are_those_of_conv2d(how, bias):
@@ -112,7 +112,7 @@ def test_a_traced_step_has_one_operator_for_each_pass(mode):
     torch.testing.assert_close(step(x, w, b), gradients(F.conv2d, x, w, b, HOW["padded"]), rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.usefixtures("_way")
+@pytest.mark.usefixtures("_cpu_algorithm")
 @pytest.mark.parametrize("how", HOW.values(), ids=HOW)
 def test_grouped_convolutions_equal_those_lane_by_lane(how):
     x, w, b = problem(how[3])
@@ -124,7 +124,7 @@ def test_grouped_convolutions_equal_those_lane_by_lane(how):
     )
 
 
-@pytest.mark.usefixtures("_way")
+@pytest.mark.usefixtures("_cpu_algorithm")
 @pytest.mark.parametrize("how", HOW.values(), ids=HOW)
 def test_fake_tensors_have_the_shapes_and_strides_of_real_ones(how):
     x, w, b = problem(how[3])
@@ -159,14 +159,14 @@ def test_convolution_relu_and_pooling_become_one_layer(pool):
     torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-10)
 
 
-def layers(x: Tensor, w: Tensor, b: Tensor | None, padding: tuple[int, ...]) -> Tensor:
+def separate_layers(x: Tensor, w: Tensor, b: Tensor | None, padding: tuple[int, ...]) -> Tensor:
     return F.max_pool2d(F.conv2d(x, w, b, padding=padding).relu(), 2)
 
 
 @pytest.mark.parametrize("padding", [(0, 0), (2, 1)], ids=["odd", "even"])
 @pytest.mark.parametrize("wanted", [(1,), (1, 2), (0, 1), (0, 1, 2)], ids=str)
 def test_pooled_convolutions_have_the_gradients_of_their_layers(padding, wanted):
-    """Of a first layer those of weights and biases alone; without a bias where none is differentiated."""
+    """`wanted` are the differentiated inputs: not x for a first layer; there is a bias only if it is one of them."""
 
     def slopes(op):
         def loss(x, w, b):
@@ -174,7 +174,7 @@ def test_pooled_convolutions_have_the_gradients_of_their_layers(padding, wanted)
 
         return vmap(grad(loss, wanted))(*problem(1))
 
-    torch.testing.assert_close(slopes(conv_pool2d), slopes(layers), rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(slopes(conv_pool2d), slopes(separate_layers), rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("first", [True, False], ids=["first layer", "later layer"])
@@ -190,7 +190,7 @@ def test_pooled_convolutions_have_second_derivatives(first):
 
         return grad(length, (0, 1))(x, w)
 
-    torch.testing.assert_close(curved(conv_pool2d), curved(layers), rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(curved(conv_pool2d), curved(separate_layers), rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("dims", [(0, None, None), (None, 0, 0), (0, 0, None)])
@@ -198,13 +198,13 @@ def test_pooled_convolutions_share_tensors(dims):
     given = [t if d == 0 else t[0] for t, d in zip(problem(1), dims, strict=True)]
     got, expected = (
         vmap(grad(lambda x, w, b: op(x, w, b, (2, 1)).sin().sum(), (1, 2)), in_dims=dims)(*given)
-        for op in (conv_pool2d, layers)
+        for op in (conv_pool2d, separate_layers)
     )
     torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-10)
 
 
-def _script(name: str, *words: str, **environment: str) -> None:
-    """In a process of its own: Triton chooses between its interpreter and compiler when it is imported."""
+def _run_script(name: str, *words: str, **environment: str) -> None:
+    """Run a script in its own process, because Triton chooses interpreter or compiler when it is imported."""
     if find_spec("triton") is None:
         pytest.skip("Triton is not installed")
     command = [sys.executable, str(Path(__file__).with_name(name)), *words]
@@ -213,12 +213,12 @@ def _script(name: str, *words: str, **environment: str) -> None:
 
 
 def test_triton_kernels_in_the_interpreter():
-    _script("interpret_conv.py", TRITON_INTERPRET="1")
+    _run_script("interpret_conv.py", TRITON_INTERPRET="1")
 
 
 @pytest.mark.parametrize("capability", ["89", "90"])
-def test_triton_kernels_fit_gpus_that_are_not_here(tmp_path, capability):
-    _script("compile_conv.py", capability, TRITON_CACHE_DIR=str(tmp_path))
+def test_triton_kernels_compile_for_other_gpus(tmp_path, capability):
+    _run_script("compile_conv.py", capability, TRITON_CACHE_DIR=str(tmp_path))
 
 
 TOLERANCE = {torch.bfloat16: 0.1, torch.float16: 1e-2, torch.float32: 1e-2, torch.float64: 1e-12}
@@ -227,7 +227,7 @@ TOLERANCE = {torch.bfloat16: 0.1, torch.float16: 1e-2, torch.float32: 1e-2, torc
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("how", HOW.values(), ids=HOW)
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
-def test_on_a_gpu_results_and_strides_are_as_announced(how, dtype):
+def test_on_a_gpu_shapes_and_strides_are_those_of_fake_tensors(how, dtype):
     x, w, b = (t.to("cuda", dtype) for t in problem(how[3]))
     y = lanes.lane_conv(x, w, b, *how)
     pairs = [
@@ -247,7 +247,7 @@ def test_on_a_gpu_results_and_strides_are_as_announced(how, dtype):
 @pytest.mark.parametrize("channels", [3, 24, 32, 64])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
 def test_on_a_gpu_pooled_convolutions_agree(padding, wanted, channels, dtype):
-    """With small whole numbers sums are exact, so that equal values choose the same corner."""
+    """With small integers sums are exact, so that equal values choose the same corner."""
     generator = torch.Generator("cuda").manual_seed(channels)
     kind = {"generator": generator, "device": "cuda", "dtype": torch.float64}
     x = torch.randint(-4, 5, (3, 4, channels, 11, 10), **kind)
@@ -258,38 +258,38 @@ def test_on_a_gpu_pooled_convolutions_agree(padding, wanted, channels, dtype):
         return vmap(grad(lambda x, w, b: op(x, w, b, padding).square().sum() / 4096, wanted))(*given)
 
     got = slopes(conv_pool2d, *(t.to(dtype) for t in (x, w, b)))
-    for a, e in zip(got, slopes(layers, x, w, b), strict=True):
+    for a, e in zip(got, slopes(separate_layers, x, w, b), strict=True):
         assert (a - e).norm() / e.norm() < TOLERANCE[dtype] / 5
 
 
-class Walked(nn.Module):
-    """Looks at what every layer gives."""
+class CallsLayersSingly(nn.Module):
+    """Uses the output of every layer."""
 
     def __init__(self) -> None:
         super().__init__()
         self.layers = nn.Sequential(nn.Conv2d(2, 3, 3), nn.ReLU(), nn.MaxPool2d(2))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        seen = [x := layer(x) for layer in self.layers]
-        return torch.cat([y.mean((2, 3)) for y in seen], 1)
+        outputs = [x := layer(x) for layer in self.layers]
+        return torch.cat([y.mean((2, 3)) for y in outputs], 1)
 
 
-def test_layers_that_are_called_one_by_one_stay_apart() -> None:
+def test_layers_that_are_called_singly_are_not_fused() -> None:
     torch.manual_seed(0)
-    model, x = Walked(), torch.randn(4, 2, 10, 10)
-    for whole in (model, nn.Sequential(model)):
-        torch.testing.assert_close(use_lane_ops(whole)(x), whole(x))
+    model, x = CallsLayersSingly(), torch.randn(4, 2, 10, 10)
+    for outer in (model, nn.Sequential(model)):
+        torch.testing.assert_close(use_lane_ops(outer)(x), outer(x))
 
 
 @pytest.mark.parametrize("name", ["fedavg-cnn", "lenet-cnn", "digits-cnn", "pfl-cnn"])
-def test_our_models_are_pooled_in_one_layer(name: str) -> None:
+def test_pooling_is_fused_in_our_models(name: str) -> None:
     model = use_lane_ops(MODELS[name]((3, 32, 32), 10))
     assert any(type(module) is LaneConvPool for module in model.modules())
     assert not any(type(module) is nn.MaxPool2d for module in model.modules())
 
 
-def test_layers_in_several_places() -> None:
-    """One ReLU for all, and a convolution that is pooled in one place and not in the other."""
+def test_layers_that_are_used_several_times() -> None:
+    """One ReLU for all, and a convolution that is followed by pooling once but not the second time."""
     torch.manual_seed(0)
     relu, conv = nn.ReLU(), nn.Conv2d(3, 3, 3, padding=1)
     model = nn.Sequential(

@@ -1,4 +1,4 @@
-"""Rounds on quadratics computed by hand: plain numpy loops, written from the formulas and not from the methods."""
+"""Rounds on quadratic losses in plain numpy loops, written from the papers' formulas and not from the methods' code."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def sam(k: int, w: Array, rho: float) -> Array:
 
 
 def end(k: int, w: Array, direction: Callable[[Array], Array]) -> Array:
-    """Where client k's steps lead from w."""
+    """Return client k's model after its steps from w."""
     for _ in range(STEPS[k]):
         w = w - LR * direction(w)
     return w
 
 
 def rounds() -> Iterator[tuple[list[int], dict[int, float]]]:
-    """Who takes part, and the averaging weights."""
+    """Yield every round's cohort and averaging weights."""
     for who in COHORTS:
         yield who, {k: SIZES[k] / sum(SIZES[j] for j in who) for k in who}
 
@@ -140,7 +140,7 @@ def fedgf(rho: float, threshold: float, window: int) -> Numbers:
 def fedopt(
     server_lr: float, first: Callable[[Array, Array], Array], second: Callable[[Array, Array], Array]
 ) -> Numbers:
-    """Reddi's Algorithm 2 with τ = 0.01: `first` and `second` give the next moments from the last and the change."""
+    """Return Reddi's Algorithm 2 with τ = 0.01; `first` and `second` map a moment and the change to the next moment."""
     w, m, v = W0, np.zeros(4), np.full(4, 1e-4)
     for who, p in rounds():
         d = sum(p[k] * end(k, w, lambda x: g(k, x)) for k in who) - w

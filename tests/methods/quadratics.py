@@ -1,4 +1,4 @@
-"""Three clients with quadratic losses ½ Σ a_k (w − b_k)², on which every local step can be written down."""
+"""Three clients with quadratic losses ½ Σ a_k (w − b_k)², whose local steps have a closed form."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ COHORTS = ([0, 1], [1, 2], [2, 0], [0, 1])
 
 
 class Quadratic:
-    """As much of a Task as methods that only take gradients need."""
+    """A stand-in for Task that has gradients only."""
 
     def grad(self, w: Tensor, batch: Batch) -> Tensor:
         return batch.x[0] * (w - batch.x[1])
 
 
-class Rows:
-    """A client's batches are its curvature and its centre, again and again."""
+class QuadraticBatches:
+    """Batches of a client: its curvature a_k and centre b_k, the same in every step."""
 
     def __init__(self, a: np.ndarray, b: np.ndarray, steps: Sequence[int]) -> None:
         self.x, self.steps = torch.from_numpy(np.stack([a, b], 1)), steps
@@ -58,9 +58,9 @@ def train(
 ) -> Trial:
     """Play one round per cohort, averaging by SIZES."""
     trial = trial or Trial(0, method, torch.from_numpy(W0))
-    engine: Any = Sequential(method, Quadratic(), Rows(a, b, steps))  # type: ignore[arg-type]
-    for r, who in enumerate(cohorts):
-        weights = torch.tensor([SIZES[k % 3] for k in who], dtype=torch.float64)
+    engine: Any = Sequential(method, Quadratic(), QuadraticBatches(a, b, steps))  # type: ignore[arg-type]
+    for r, cohort in enumerate(cohorts):
+        weights = torch.tensor([SIZES[k % 3] for k in cohort], dtype=torch.float64)
         sgd = SGD(torch.tensor(LR, dtype=torch.float64), momentum, 0.0)
-        play_round(method, engine, [trial], r, [who], [weights], len(a), sgd)
+        play_round(method, engine, [trial], r, [cohort], [weights], len(a), sgd)
     return trial

@@ -1,4 +1,4 @@
-"""Methods against rounds computed by hand."""
+"""Methods compared with rounds that by_hand.py computes in numpy."""
 
 from __future__ import annotations
 

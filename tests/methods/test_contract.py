@@ -1,4 +1,4 @@
-"""What every method must keep to. A new entry of METHODS is tested before its author writes a test."""
+"""The contract that every method must fulfil. A new entry of METHODS is tested here without a change."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_inputs_are_left_alone(method: Method) -> None:
 
 
 def _guarded(function: Callable[..., Any], *inputs: Any) -> Any:
-    """The function's result; fails if it changed what it was given."""
+    """Return the function's result; fail if the function changed its arguments."""
     before = [tree_map(torch.clone, value) for value in inputs]
     result = function(*inputs)
     for old, new in zip(before, inputs, strict=True):
@@ -71,7 +71,7 @@ def _guarded(function: Callable[..., Any], *inputs: Any) -> Any:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["f32", "f64"])
 def test_shapes_and_dtypes_are_stable(method: Method, dtype: torch.dtype) -> None:
     fresh = Trial(0, method, tiny.params(dtype))
-    trial = tiny.train(method, rounds=range(2), source=tiny.feed(dtype=dtype))[0]
+    trial = tiny.train(method, rounds=range(2), source=tiny.client_data(dtype=dtype))[0]
     kept = tree_map(lambda t: t[0], trial.clients.gather([0]))
     pairs = [(trial.server, fresh.server), (kept, method.init_client(tiny.params(dtype)))]
     pairs.append((method.broadcast(trial.server), method.broadcast(fresh.server)))
@@ -108,7 +108,7 @@ def _advance(method: Method) -> Callable[..., Any]:
 
 
 def _lanes(method: Method) -> tuple[Any, list[Any], Any]:
-    """Three clients of a federation under way, each somewhere else, with a batch each."""
+    """Return the states of three clients after one round, with different models, a batch for each, and a message."""
     trial = tiny.played(method, 1)[0]
     message = method.broadcast(trial.server)
     carries = [
@@ -119,9 +119,9 @@ def _lanes(method: Method) -> tuple[Any, list[Any], Any]:
 
 
 def _batches() -> list[Any]:
-    feed = tiny.feed()
-    plan = feed.plan([0] * 3, 0, [0, 1, 2])
-    return [feed.batch(type(plan)(*(t[k, 0] for t in plan))) for k in range(3)]
+    client_data = tiny.client_data()
+    plan = client_data.plan([0] * 3, 0, [0, 1, 2])
+    return [client_data.batch(type(plan)(*(t[k, 0] for t in plan))) for k in range(3)]
 
 
 @every_method

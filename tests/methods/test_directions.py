@@ -1,4 +1,4 @@
-"""Directions and scalars that a formula gives outright."""
+"""Directions and scalars of single steps, compared with their formulas."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def _double(value: float) -> Tensor:
 
 
 def _batch() -> Batch:
-    feed = tiny.feed()
-    plan = feed.plan([0], 0, [2])
-    return feed.batch(type(plan)(*(t[0, 0] for t in plan)))
+    client_data = tiny.client_data()
+    plan = client_data.plan([0], 0, [2])
+    return client_data.batch(type(plan)(*(t[0, 0] for t in plan)))
 
 
 def _autograd(loss: Any, w: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""What the duals of ADMM and the control variates are for: sums that hold exactly, and clients that come to agree."""
+"""Duals of ADMM and control variates: the server's is the mean of the clients', and ADMM makes clients agree."""
 
 from __future__ import annotations
 

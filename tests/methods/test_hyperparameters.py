@@ -14,40 +14,40 @@ from fedflat.core.task import Batch, Task
 from fedflat.options import check
 
 WRONG: list[tuple[Method, str]] = [
-    (ff.FedSAM(rho=-0.1), "--rho -0.1: must be at least 0"),
-    (ff.FedASAM(rho=-1.0), "--rho -1.0: must be at least 0"),
-    (ff.FedASAM(eta=-0.1), "--eta -0.1: must be at least 0"),
-    (ff.FedSOL(rho=-2.0), "--rho -2.0: must be at least 0"),
-    (ff.FedGF(rho=-0.1), "--rho -0.1: must be at least 0"),
-    (ff.FedGF(window=0), "--window 0: must be between 1 and"),
-    (ff.FedGF(static_c=1.5), "--static-c 1.5: must be between 0 and 1"),
-    (ff.FedGloSS(beta=0.0), "--beta 0.0: must be more than 0"),
-    (ff.FedGloSS(rho_local=-0.1), "--rho-local -0.1: must be at least 0"),
-    (ff.FedGloSS(dual="mine"), "--dual mine: must be one of paper, released"),  # type: ignore[arg-type]
-    (ff.NaiveFedGloSS(beta=0.0), "--beta 0.0: must be more than 0"),
-    (ff.FedSMOO(beta=0.0), "--beta 0.0: must be more than 0"),
-    (ff.FedSMOO(regularise=1), "--regularise 1: must be true or false"),  # type: ignore[arg-type]
-    (ff.FedDyn(dyn_alpha=0.0), "--dyn-alpha 0.0: must be more than 0"),
-    (ff.FedDyn(rho=math.nan), "--rho nan: must be a number"),
-    (ff.FedSpeed(lam=0.0), "--lam 0.0: must be more than 0"),
-    (ff.FedSpeed(mix=1.1), "--mix 1.1: must be between 0 and 1"),
-    (ff.FedNTD(tau=0.0), "--tau 0.0: must be more than 0"),
-    (ff.MOON(tau=-1.0), "--tau -1.0: must be more than 0"),
-    (ff.MOON(mu=-1.0), "--mu -1.0: must be at least 0"),
-    (ff.FedProx(mu=-1.0), "--mu -1.0: must be at least 0"),
-    (ff.MoFedSAM(beta=2.0), "--beta 2.0: must be between 0 and 1"),
-    (ff.FedGAMMA(rho=-0.1), "--rho -0.1: must be at least 0"),
-    (ff.SCAFFOLD(steps="momentun"), "--steps momentun: must be one of plain, momentum"),  # type: ignore[arg-type]
-    (ff.ServerMomentum(beta=-0.1), "--beta -0.1: must be between 0 and 1"),
-    (ff.ServerMomentum(inner=ff.FedSAM(rho=-0.1)), "--rho -0.1: must be at least 0"),
-    (ff.ServerAdam(tau=0.0), "--tau 0.0: must be more than 0"),
-    (ff.ServerYogi(beta2=1.5), "--beta2 1.5: must be between 0 and 1"),
-    (ff.ServerAdagrad(server_lr=0.0), "--server-lr 0.0: must be more than 0"),
-    (ff.Averaged(every=0), "--every 0: must be between 1 and"),
+    (ff.FedSAM(rho=-0.1), "rho=-0.1: must be at least 0"),
+    (ff.FedASAM(rho=-1.0), "rho=-1.0: must be at least 0"),
+    (ff.FedASAM(eta=-0.1), "eta=-0.1: must be at least 0"),
+    (ff.FedSOL(rho=-2.0), "rho=-2.0: must be at least 0"),
+    (ff.FedGF(rho=-0.1), "rho=-0.1: must be at least 0"),
+    (ff.FedGF(window=0), "window=0: must be between 1 and"),
+    (ff.FedGF(static_c=1.5), "static_c=1.5: must be between 0 and 1"),
+    (ff.FedGloSS(beta=0.0), "beta=0.0: must be more than 0"),
+    (ff.FedGloSS(rho_local=-0.1), "rho_local=-0.1: must be at least 0"),
+    (ff.FedGloSS(dual="mine"), 'dual="mine": must be one of paper, released'),  # type: ignore[arg-type]
+    (ff.NaiveFedGloSS(beta=0.0), "beta=0.0: must be more than 0"),
+    (ff.FedSMOO(beta=0.0), "beta=0.0: must be more than 0"),
+    (ff.FedSMOO(regularise=1), "regularise=1: must be true or false"),  # type: ignore[arg-type]
+    (ff.FedDyn(dyn_alpha=0.0), "dyn_alpha=0.0: must be more than 0"),
+    (ff.FedDyn(rho=math.nan), "rho=nan: must be a number"),
+    (ff.FedSpeed(lam=0.0), "lam=0.0: must be more than 0"),
+    (ff.FedSpeed(mix=1.1), "mix=1.1: must be between 0 and 1"),
+    (ff.FedNTD(tau=0.0), "tau=0.0: must be more than 0"),
+    (ff.MOON(tau=-1.0), "tau=-1.0: must be more than 0"),
+    (ff.MOON(mu=-1.0), "mu=-1.0: must be at least 0"),
+    (ff.FedProx(mu=-1.0), "mu=-1.0: must be at least 0"),
+    (ff.MoFedSAM(beta=2.0), "beta=2.0: must be between 0 and 1"),
+    (ff.FedGAMMA(rho=-0.1), "rho=-0.1: must be at least 0"),
+    (ff.SCAFFOLD(steps="momentun"), 'steps="momentun": must be one of plain, momentum'),  # type: ignore[arg-type]
+    (ff.ServerMomentum(beta=-0.1), "beta=-0.1: must be between 0 and 1"),
+    (ff.ServerMomentum(inner=ff.FedSAM(rho=-0.1)), "rho=-0.1: must be at least 0"),
+    (ff.ServerAdam(tau=0.0), "tau=0.0: must be more than 0"),
+    (ff.ServerYogi(beta2=1.5), "beta2=1.5: must be between 0 and 1"),
+    (ff.ServerAdagrad(server_lr=0.0), "server_lr=0.0: must be more than 0"),
+    (ff.Averaged(every=0), "every=0: must be between 1 and"),
 ]
 
 
-@pytest.mark.parametrize(("method", "message"), WRONG, ids=[f"{type(m).__name__}{text[1:15]}" for m, text in WRONG])
+@pytest.mark.parametrize(("method", "message"), WRONG, ids=[f"{type(m).__name__}-{text[:15]}" for m, text in WRONG])
 def test_refused_by_name(method: Method, message: str) -> None:
     with pytest.raises(ff.UserError) as refusal:
         check(method)
@@ -55,7 +55,7 @@ def test_refused_by_name(method: Method, message: str) -> None:
 
 
 def test_refused_before_training_starts() -> None:
-    with pytest.raises(ff.UserError, match="--rho -1"):
+    with pytest.raises(ff.UserError, match="rho=-1"):
         ff.run(ff.Experiment(method=ff.FedSAM(rho=-1.0)))
 
 

@@ -1,4 +1,4 @@
-"""What a method's file says: its length, its imports, its options, and the line on what is sent and kept."""
+"""Rules for a method's file: its length, imports and options, and the docstring's line on what is sent and kept."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ import torch
 from variants import ALL, DEFAULTS
 
 import fedflat as ff
+from fedflat.cli import flag
 from fedflat.cli.arguments import parse_method
-from fedflat.cli.catalogue import line_on_messages
+from fedflat.cli.catalogue import traffic_line
 from fedflat.core.local_training import count_traffic, example_messages
 from fedflat.core.method import Method
 from fedflat.core.state import pack_state
-from fedflat.options import flag
 
 SOURCES = Path(inspect.getfile(ff)).parent
-SHARED = ("shared", "wrappers", "adaptive_server", "differential_privacy", "fedsol_ablation")
+SHARED = ("shared", "wrappers", "differential_privacy", "fedsol_ablation")
 FILES = {path.stem: path for path in sorted((SOURCES / "methods").glob("[!_]*.py")) if path.stem not in SHARED}
 DOCS = SOURCES.parents[1] / "docs" / "methods"
 MODELS = {  # down, up
@@ -91,8 +91,7 @@ def test_methods_extend_the_contract_only(name: str, method: Method) -> None:
 def test_the_line_on_what_is_sent_and_kept(name: str, method: Method) -> None:
     """`down a, b | up c | client keeps – | server keeps d`: one symbol for each tensor, in order; – is none.
 
-    In a wrapper's line `…` stands for the inner method's symbols. What the line gives its first names to, the model and
-    its change, comes first.
+    In a wrapper's line `…` stands for the inner method's symbols.
     """
     params = torch.zeros(7)
     message, reply, kept = example_messages(method, params)
@@ -102,7 +101,7 @@ def test_the_line_on_what_is_sent_and_kept(name: str, method: Method) -> None:
 
 def line_of(method: Method) -> list[list[str]]:
     """The symbols of the four parts of a method's line."""
-    line = line_on_messages(type(method))
+    line = traffic_line(type(method))
     parts = [
         part.strip().removeprefix(start).strip()
         for part, start in zip(line.split("|"), ("down", "up", "client keeps", "server keeps"), strict=True)

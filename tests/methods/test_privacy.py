@@ -1,4 +1,4 @@
-"""Clipping and noise around a method: what one client can change, how much noise there is, and who can take it off."""
+"""Differential privacy: the bound on a client's influence, the size of the noise, and the key it is drawn from."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FREE = {"clip": math.inf, "noise": 0.0}
 
 
 def reply_to(method: Method, distance: float) -> dict[str, Tensor]:
-    """A client's reply after it has moved by `distance`."""
+    """Return a client's reply after its model has moved by `distance`."""
     params = tiny.params()
     message, client = method.broadcast(method.init_server(params)), method.init_client(params)
     carry = start_local_training(message, client)
@@ -95,10 +95,10 @@ def test_noise_has_the_stated_size() -> None:
 def test_noise_differs_between_rounds_keys_and_tensors_only() -> None:
     method, server = ff.Private(), ff.Private().init_server(torch.zeros(50))
     again, later = noise_of(server, method), noise_of(server._replace(round=server.round + 1), method)
-    sealed = noise_of(set_noise_key(server, 12345), method)
+    other_key = noise_of(set_noise_key(server, 12345), method)
     assert torch.equal(noise_of(server, method), again)
     assert not torch.isclose(again, later).any()
-    assert not torch.isclose(again, sealed).any()
+    assert not torch.isclose(again, other_key).any()
 
 
 def test_the_tensors_of_a_reply_have_noise_of_their_own() -> None:
@@ -119,7 +119,7 @@ def test_the_two_exchanges_of_a_round_have_noise_of_their_own() -> None:
     assert not torch.isclose(first.inner.ascent, method.update(first, nothing).params).any()
 
 
-def test_sealing_reaches_into_wrappers_and_uses_every_bit() -> None:
+def test_the_noise_key_is_set_inside_wrappers_and_uses_every_bit() -> None:
     server = ff.Averaged(inner=ff.Private(inner=ff.ServerMomentum())).init_server(torch.zeros(3))
     secret = (1 << 96) - 3
     words = set_noise_key(server, secret).inner.key.to(torch.int64).tolist()
@@ -152,7 +152,7 @@ def test_a_run_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_seeds_have_noise_of_their_own() -> None:
-    """As many rounds as it takes for nothing but noise to tell the seeds apart: none is trained."""
+    """No round is trained, so that the seeds differ in their noise only."""
     experiment = ff.Experiment(method=ff.Private(noise=1.0), seeds=(0, 1, 2))
     servers = [trial.server for trial in build_run(experiment).trials(experiment)]
     keys = torch.stack([server.key for server in servers])

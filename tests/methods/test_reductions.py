@@ -1,4 +1,4 @@
-"""One method at a special setting is another: catches wrong signs and factors that accuracy hides.
+"""A method with special hyper-parameters equals another: finds wrong signs and factors that accuracy does not show.
 
 Four rounds, ragged clients, partial cohorts, client momentum and weighted averages unless a case needs less.
 """
@@ -16,8 +16,8 @@ import fedflat as ff
 from fedflat.core.method import Method
 
 EVERYONE = {"cohorts": ([0, 1, 2, 3],), "weights": "uniform"}
-FULL_BATCH = {"source": tiny.feed(batch_size=9)}
-EQUAL_STEPS = {"source": tiny.feed(tiny.EQUAL)}
+FULL_BATCH = {"source": tiny.client_data(batch_size=9)}
+EQUAL_STEPS = {"source": tiny.client_data(tiny.EQUAL)}
 UNMOVED = {"beta1": 0.0, "beta2": 1.0, "tau": 0.5, "v0": 0.25, "server_lr": 1.0}  # √v + τ stays 1
 
 CASES: list[tuple[Method, Method, dict[str, Any]]] = [

@@ -44,7 +44,9 @@ def params(dtype: torch.dtype = torch.float64, seed: int = 0) -> Tensor:
     return 0.5 * torch.randn(35, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
 
 
-def feed(sizes: Sequence[int] = RAGGED, batch_size: int = 4, dtype: torch.dtype = torch.float64) -> ClientBatches:
+def client_data(
+    sizes: Sequence[int] = RAGGED, batch_size: int = 4, dtype: torch.dtype = torch.float64
+) -> ClientBatches:
     """Two epochs over `sizes` samples per client; every client sees its own labels most."""
     rng = np.random.default_rng(0)
     parts = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
@@ -68,8 +70,8 @@ def train(
     cohorts: Sequence[Sequence[int]] = COHORTS,
     trials: Sequence[Trial] | None = None,
 ) -> list[Trial]:
-    """Play rounds with two seeds, which start from different models and never share a cohort."""
-    source = source or feed()
+    """Play rounds with two seeds, which start from different models and have different cohorts in every round."""
+    source = source or client_data()
     trials = trials or [Trial(seed, method, params(source.dtype, seed)) for seed in (0, 1)]
     runner = ENGINES[engine](method, task(), source)
     for r in rounds:
@@ -82,12 +84,12 @@ def train(
 
 @functools.cache
 def packed(method: Method, rounds: int) -> list[dict[str, Tensor]]:
-    """Both trials after some rounds of the reference engine."""
+    """Return both trials after some rounds of the sequential engine, as named tensors."""
     return [trial.pack() for trial in train(method, rounds=range(rounds))]
 
 
 def played(method: Method, rounds: int) -> list[Trial]:
-    """The same, as trials of one's own."""
+    """Return the same as new trials, which the caller may change."""
     trials = [Trial(seed, method, torch.zeros_like(params())) for seed in (0, 1)]
     for trial, named in zip(trials, packed(method, rounds), strict=True):
         trial.unpack({name: tensor.clone() for name, tensor in named.items()})
@@ -95,7 +97,7 @@ def played(method: Method, rounds: int) -> list[Trial]:
 
 
 def models(method: Method, **setting: Any) -> Tensor:
-    """The server's model after each of four rounds, [rounds, P]."""
+    """Return the server's model after each of four rounds, [rounds, P]."""
     trials, after = [Trial(0, method, params())], []
     for r in range(4):
         train(method, rounds=range(r, r + 1), trials=trials, **setting)

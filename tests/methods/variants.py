@@ -1,4 +1,4 @@
-"""Every method as its defaults have it, and the options and combinations that change what it does."""
+"""Every method with its defaults, and with options and wrappers that change what it computes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The example of docs/models.md: dropout in a model of one's own, the same in every engine."""
+"""The example of docs/models.md: dropout in a user's model is the same in every engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layers that look across the batch or draw random numbers."""
+"""Normalisation and dropout layers."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from torch import nn
 from fedflat.models.layers import BatchNorm, Dropout, GroupNorm
 
 
-def scrambled(layer: nn.Module) -> nn.Module:
-    """The layer in float64 with weights and biases that make every channel different."""
+def with_distinct_weights(layer: nn.Module) -> nn.Module:
+    """Return the layer in float64 with different weights and biases for every channel."""
     layer = layer.double()
     with torch.no_grad():
         for parameter in layer.parameters():
@@ -19,7 +19,10 @@ def scrambled(layer: nn.Module) -> nn.Module:
 
 
 def test_masked_batchnorm_equals_torch_on_the_unpadded_batch():
-    ours, theirs = scrambled(BatchNorm(4)), scrambled(nn.BatchNorm2d(4, track_running_stats=False))
+    ours, theirs = (
+        with_distinct_weights(BatchNorm(4)),
+        with_distinct_weights(nn.BatchNorm2d(4, track_running_stats=False)),
+    )
     x = torch.randn(6, 4, 3, 5, dtype=torch.float64, requires_grad=True)
     mask = torch.tensor([True, False, True, True, False, True])
     torch.testing.assert_close(ours(x, mask)[mask], theirs(x[mask]))
@@ -30,7 +33,10 @@ def test_masked_batchnorm_equals_torch_on_the_unpadded_batch():
 
 
 def test_masked_batchnorm_of_vectors_equals_torch():
-    ours, theirs = scrambled(BatchNorm(4)), scrambled(nn.BatchNorm1d(4, track_running_stats=False))
+    ours, theirs = (
+        with_distinct_weights(BatchNorm(4)),
+        with_distinct_weights(nn.BatchNorm1d(4, track_running_stats=False)),
+    )
     x, mask = torch.randn(6, 4, dtype=torch.float64), torch.tensor([True, False, True, True, False, True])
     torch.testing.assert_close(ours(x, mask)[mask], theirs(x[mask]))
 
@@ -46,7 +52,9 @@ def test_batchnorm_of_padding_only_stays_finite():
 @pytest.mark.parametrize("groups", [1, 2, 6])
 def test_groupnorm_equals_torch(groups):
     x = 3 + torch.randn(2, 6, 4, 5, dtype=torch.float64)
-    torch.testing.assert_close(scrambled(GroupNorm(groups, 6))(x), scrambled(nn.GroupNorm(groups, 6))(x))
+    torch.testing.assert_close(
+        with_distinct_weights(GroupNorm(groups, 6))(x), with_distinct_weights(nn.GroupNorm(groups, 6))(x)
+    )
 
 
 def test_dropout_is_the_identity_without_keys():

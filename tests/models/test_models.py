@@ -1,4 +1,4 @@
-"""Every architecture: its two parts, its input, and its gradient for many clients at once."""
+"""Every model: its two parts, the images it takes, and its gradient for many clients at once."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_padding_changes_neither_loss_nor_gradient(name):
 
 @pytest.fixture
 def _shallow(monkeypatch):
-    """Builders with every kind of layer but little depth, as tracing takes time."""
+    """Make the models shallow, with every kind of layer, because tracing takes time."""
     body = resnet.ResNetBody
     monkeypatch.setattr(resnet, "ResNetBody", lambda depth, norm: body(1, norm))
     monkeypatch.setattr(vit, "DEPTH", 1)
@@ -157,7 +157,7 @@ def test_pfl_cnn_draws_dropout_from_the_keys():
 
 def test_unknown_name_suggests_the_nearest():
     with pytest.raises(
-        UserError, match=r"--model resnet-18: unknown model \(did you mean resnet18\?\); the models are .*mlp"
+        UserError, match=r'model="resnet-18": unknown model \(did you mean resnet18\?\); the models are .*mlp'
     ):
         build_model("resnet-18", (3, 32, 32), 10)
 
@@ -177,12 +177,5 @@ def test_unknown_name_suggests_the_nearest():
 def test_unsupported_input_is_refused_in_one_line(name, shape, rule):
     with pytest.raises(UserError, match=rule) as error:
         build_model(name, shape, 10)
-    assert f"--model {name}: cannot take input of shape {'x'.join(map(str, shape))}," in str(error.value)
+    assert f'model="{name}": cannot take input of shape {"x".join(map(str, shape))},' in str(error.value)
     assert "\n" not in str(error.value)
-
-
-def test_a_model_that_came_from_python_is_told_apart_from_a_wrong_name():
-    with pytest.raises(
-        UserError, match=r"--model own:Net-12ab34cd: was given in Python .* in Python: fedflat\.analyse\("
-    ):
-        build_model("own:Net-12ab34cd", (1, 8, 8), 10)

@@ -1,4 +1,4 @@
-"""Models that calculate in 16 bits: gradients near those in 32, and none too small to survive."""
+"""Models that compute in 16 bits: their gradients are close to those in 32, and small ones are not rounded to 0."""
 
 import torch
 from torch import nn
@@ -12,12 +12,12 @@ from fedflat.runs.build import build_run
 
 
 def problem():
-    """A smooth model, for 16 bits may change which pixel is largest; parameters and one batch."""
+    """Return a smooth model (rounding may change which pixel max-pooling takes), parameters and one batch."""
     body = nn.Sequential(nn.Flatten(), nn.Linear(64, 48), nn.Tanh())
     torch.manual_seed(0)
     built = build_run(fedflat.Experiment(model=Classifier(body, nn.Linear(48, 10))))
-    x, y = (t[:16] for t in built.feed.test()[:2])
-    return built.task.model, built.starts[0], Batch(x, y, torch.ones_like(y, dtype=torch.bool), None)
+    x, y = (t[:16] for t in built.client_data.test()[:2])
+    return built.task.model, built.initial_params[0], Batch(x, y, torch.ones_like(y, dtype=torch.bool), None)
 
 
 def error(compute, factor=1.0):

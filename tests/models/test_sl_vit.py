@@ -1,4 +1,4 @@
-"""What sets SL-ViT apart: shifted patches, no attention to oneself, a learnable temperature."""
+"""SL-ViT's own parts: shifted patches, no attention of a token to itself, a learnable temperature."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def test_it_has_the_accuracy_of_the_run(method: ff.Method, tmp_path: Path) -> No
         assert hits.float().mean().item() == pytest.approx(last)
     first = ff.load_model(str(tmp_path / "run")).state_dict()
     assert all(torch.equal(first[name], t) for name, t in ff.load_model(tmp_path / "run", 3).state_dict().items())
-    with pytest.raises(ff.UserError, match=r"seed 4: run .* has models of seeds 3, 5"):
+    with pytest.raises(ff.UserError, match=r"seed=4: run .* has models of seeds 3, 5"):
         ff.load_model(tmp_path / "run", 4)
 
 

@@ -35,9 +35,9 @@ def test_edited_configurations(trained: Path, tmp_path: Path, old: str, new: str
     assert old in text
     (copy / "config.yaml").write_text(text.replace(old, new))
     assert main(["personalise", str(copy)]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith(f"fedflat: run {copy}: its checkpoint does not belong to this configuration (")
-    assert said.count("\n") == 1
+    error = capsys.readouterr().err
+    assert error.startswith(f"fedflat: run {copy}: its checkpoint does not belong to this configuration (")
+    assert error.count("\n") == 1
 
 
 @pytest.mark.parametrize("change", [{"seeds": (1,)}, {"method": ff.SCAFFOLD()}, {"rounds": 2}], ids=str)
@@ -55,7 +55,7 @@ def test_where_and_how_it_is_computed_may_change(trained: Path) -> None:
 def test_a_damaged_result(trained: Path, tmp_path: Path, text: str) -> None:
     copy = shutil.copytree(trained, tmp_path / "copy")
     (copy / "result.json").write_text(text)
-    with pytest.raises(UserError, match=r"its result\.json is damaged"):
+    with pytest.raises(UserError, match=r"damaged run folder \(result\.json"):
         read_trained_run(copy)
 
 

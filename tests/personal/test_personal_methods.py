@@ -28,14 +28,16 @@ def problem():
     torch.manual_seed(0)
     model, n = mlp((5, 1, 1), 3).double(), sum(SIZES)
     data = Dataset("random", torch.randn(n, 5, 1, 1), torch.randint(3, (n,)), torch.zeros(1, 5), torch.zeros(1), 3)
-    feed = ClientBatches(data, np.split(np.arange(n), np.cumsum(SIZES)[:-1]), 4, 2, Augment(), dtype=torch.float64)
+    client_data = ClientBatches(
+        data, np.split(np.arange(n), np.cumsum(SIZES)[:-1]), 4, 2, Augment(), dtype=torch.float64
+    )
     task = Task(model)
-    return task, task.flatten(dict(model.named_parameters())).detach(), feed
+    return task, task.flatten(dict(model.named_parameters())).detach(), client_data
 
 
 def train(method: Method, problem, weight_decay: float, engine: str = "sequential") -> Trial:
-    task, w, feed = problem
-    trial, runner = Trial(0, method, w), ENGINES[engine](method, task, feed)
+    task, w, client_data = problem
+    trial, runner = Trial(0, method, w), ENGINES[engine](method, task, client_data)
     sgd = SGD(torch.tensor(0.1, dtype=torch.float64), 0.9, weight_decay)
     for r, cohort in enumerate([[0, 2], [1, 3], [2, 1]]):
         play_round(method, runner, [trial], r, [cohort], [torch.ones(2, dtype=torch.float64)], len(SIZES), sgd)
@@ -61,14 +63,14 @@ def test_fedbabu_leaves_the_head_alone_inside_wrappers(problem, wrapped):
 
 def test_fedbabu_trains_the_body_as_if_the_head_were_a_constant(problem):
     """The same numbers as a model whose head is no parameter at all."""
-    task, w, feed = problem
+    task, w, client_data = problem
 
     class Frozen(Task):
         def logits(self, v, batch):
             return super().logits(torch.where(self.mask("head."), w, v), batch)
 
     constant = Frozen(task.model)
-    end = train(FedAvg(), (constant, w, feed), 0.1).server.params
+    end = train(FedAvg(), (constant, w, client_data), 0.1).server.params
     body = ~task.mask("head.")
     assert torch.allclose(train(FedBABU(), problem, 0.1).server.params[body], end[body], atol=1e-14)
 
@@ -102,8 +104,8 @@ def test_fedbabu_needs_a_head():
 
 
 def test_perfedavg_takes_the_gradient_after_a_step_on_other_samples(problem):
-    task, w, feed = problem
-    x, y, yes = feed.x.double(), feed.y, torch.ones(3, dtype=torch.bool)
+    task, w, client_data = problem
+    x, y, yes = client_data.x.double(), client_data.y, torch.ones(3, dtype=torch.bool)
     batch = Batch(x[:6], y[:6], torch.ones(6, dtype=torch.bool), None)
     first, second = Batch(x[0:6:2], y[0:6:2], yes, None), Batch(x[1:6:2], y[1:6:2], yes, None)
     direction, _ = PerFedAvg(inner_lr=0.3).step(task, w, batch, Message(w), ())
@@ -112,9 +114,9 @@ def test_perfedavg_takes_the_gradient_after_a_step_on_other_samples(problem):
 
 
 def test_perfedavg_of_one_sample_uses_it_twice(problem):
-    task, w, feed = problem
+    task, w, client_data = problem
     mask = torch.tensor([True, False, False, False])
-    padded = Batch(feed.x[:4].double(), feed.y[:4], mask, None)
+    padded = Batch(client_data.x[:4].double(), client_data.y[:4], mask, None)
     direction, _ = PerFedAvg(inner_lr=0.3).step(task, w, padded, Message(w), ())
     g = task.grad(w, padded)
     assert torch.allclose(direction, task.grad(w - 0.3 * g, padded), atol=1e-15)

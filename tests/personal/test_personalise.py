@@ -1,4 +1,4 @@
-"""Personal models after a run: what is trained, what is tested, what is reported."""
+"""fedflat personalise: what is trained, what it is tested on, and what is written."""
 
 from __future__ import annotations
 
@@ -53,51 +53,53 @@ def test_every_scheme_epoch_seed_and_client_is_measured(rows):
         assert all(0 <= a <= 1 for a in values)
 
 
-def test_it_is_the_same_every_time(folder, rows):
+def test_repeating_gives_the_same_numbers(folder, rows):
     assert personalise(str(folder), np.array([2, 1, 2])) == rows
 
 
 def test_the_first_line_is_the_global_model(rows, finished):
     samples = ClientSamples(finished)
     for trial in finished.trials:
-        expected = [evaluate(finished.assembly.task, trial.server.params, samples.test(k))[1] for k in range(6)]
+        expected = [evaluate(finished.built.task, trial.server.params, samples.test(k))[1] for k in range(6)]
         assert list(rows[0].clients[trial.seed].values()) == expected
 
 
 def test_fine_tuning_is_plain_sgd_on_the_clients_own_data(finished):
-    task, params, client = finished.assembly.task, finished.trials[0].server.params, 4
-    alone = LocalTrainer(finished, 2, finished.assembly.parts)
-    plan = alone.feed.plan([3], 9, [client])
+    task, params, client = finished.built.task, finished.trials[0].server.params, 4
+    trainer = LocalTrainer(finished, 2, finished.built.client_rows)
+    plan = trainer.client_data.plan([3], 9, [client])
     steps = [BatchPlan(*(t[0, s][plan.mask[0, s]] for t in plan)) for s in range(plan.mask.shape[1])]
-    assert sum(int(step.mask.sum()) for step in steps) == 2 * len(finished.assembly.parts[client])
+    assert sum(int(step.mask.sum()) for step in steps) == 2 * len(finished.built.client_rows[client])
     sgd = SGD(torch.tensor(0.2), 0.5, 1e-3)
-    end, *_ = local_update(Method(), task, sgd, Message(params), (), [alone.feed.batch(step) for step in steps])
-    ours = alone.train(3, 9, [0, client], [params, params], 0.2)[1]
+    end, *_ = local_update(
+        Method(), task, sgd, Message(params), (), [trainer.client_data.batch(step) for step in steps]
+    )
+    ours = trainer.train(3, 9, [0, client], [params, params], 0.2)[1]
     assert torch.allclose(ours, end, atol=1e-5)
     assert (ours - params).abs().max() > 0.01
 
 
 def test_clients_may_start_from_different_models(finished):
     params = finished.trials[0].server.params
-    alone = LocalTrainer(finished, 1, finished.assembly.parts)
-    apart = [alone.train(0, 0, [k], [params + k], 0.1)[0] for k in (1, 2)]
-    together = alone.train(0, 0, [1, 2], [params + 1, params + 2], 0.1)
+    trainer = LocalTrainer(finished, 1, finished.built.client_rows)
+    apart = [trainer.train(0, 0, [k], [params + k], 0.1)[0] for k in (1, 2)]
+    together = trainer.train(0, 0, [1, 2], [params + 1, params + 2], 0.1)
     assert torch.allclose(torch.stack(apart), torch.stack(together), atol=1e-4)
 
 
-def test_local_only_is_a_federation_of_one(finished):
+def test_local_only_training_does_the_work_of_the_average_client(finished):
     """As many rounds as the average client takes part in, from the initial model, at the run's learning rates."""
     assert mean_participations(finished) == 2
-    start = finished.assembly.starts[0]
-    alone = LocalTrainer(finished, 1, finished.assembly.parts)
-    first = alone.train(3, 0, [2], [start], 0.1)
-    second = alone.train(3, 1, [2], first, 0.1)
-    assert torch.equal(train_local_only(finished, alone, 3, [2], start)[0], second[0])
+    start = finished.built.initial_params[0]
+    trainer = LocalTrainer(finished, 1, finished.built.client_rows)
+    first = trainer.train(3, 0, [2], [start], 0.1)
+    second = trainer.train(3, 1, [2], first, 0.1)
+    assert torch.equal(train_local_only(finished, trainer, 3, [2], start)[0], second[0])
 
 
 def test_tests_follow_the_clients_labels(finished):
-    samples, data = ClientSamples(finished), finished.assembly.dataset
-    for client, rows in enumerate(finished.assembly.parts):
+    samples, data = ClientSamples(finished), finished.built.dataset
+    for client, rows in enumerate(finished.built.client_rows):
         mine = np.bincount(data.y[rows], minlength=10) / len(rows)
         tested = np.bincount(samples.test(client).y, minlength=10)
         present = np.bincount(data.y_test, minlength=10)
@@ -106,17 +108,17 @@ def test_tests_follow_the_clients_labels(finished):
 
 def test_held_out_samples_are_not_kept(finished):
     samples = ClientSamples(finished)
-    for rows, kept, held in zip(samples.all, samples.kept, samples.held, strict=True):
+    for rows, kept, held in zip(samples.all_rows, samples.kept_rows, samples.held_out_rows, strict=True):
         assert len(held) == len(rows) // 5
         assert np.array_equal(np.sort(np.concatenate([kept, held])), rows)
 
 
 def test_a_single_sample_is_kept(finished):
     parts = [np.array([7]), np.array([1, 2])]
-    two = finished._replace(assembly=finished.assembly._replace(parts=parts))
+    two = finished._replace(built=finished.built._replace(client_rows=parts))
     samples = ClientSamples(two)
-    assert [len(kept) for kept in samples.kept] == [1, 1]
-    assert [len(held) for held in samples.held] == [0, 1]
+    assert [len(kept) for kept in samples.kept_rows] == [1, 1]
+    assert [len(held) for held in samples.held_out_rows] == [0, 1]
 
 
 def test_many_clients(tmp_path):
@@ -133,7 +135,7 @@ def test_a_model_without_a_head_has_no_neighbours(tmp_path):
     ff.run(experiment, out=tmp_path / "run")
     rows = personalise(tmp_path / "run", (1,), alone=False, experiment=experiment)
     assert [(row.scheme, row.epochs) for row in rows] == [("FedAvg-FT", 0), ("FedAvg-FT", 1)]
-    with pytest.raises(UserError, match=r"--model own:Sequential-\w{8}: was given in Python .*, experiment=\.\.\."):
+    with pytest.raises(UserError, match=r'model="own:Sequential-\w{8}": was given in Python .*, experiment=\.\.\.'):
         personalise(tmp_path / "run", (1,))
 
 
@@ -152,10 +154,10 @@ def test_the_command_writes_what_it_prints(folder, rows, capsys):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"epochs": ()}, "--epochs"),
-        ({"epochs": (1, -1)}, "--epochs 1 -1"),
-        ({"epochs": (1, 10**9)}, "--epochs 1 1000000000: must be between 0 and 10000"),
-        ({"epochs": (1,), "lr": 0.0}, "--lr 0"),
+        ({"epochs": ()}, "epochs: give numbers of epochs"),
+        ({"epochs": (1, -1)}, r"epochs=\(1, -1\): must be"),
+        ({"epochs": (1, 10**9)}, r"epochs=\(1, 1000000000\): must be between 0 and 10000"),
+        ({"epochs": (1,), "lr": 0.0}, r"lr=0\.0: must be"),
     ],
 )
 def test_wrong_options_are_refused(folder, options, message):
@@ -182,14 +184,14 @@ def test_a_diverged_seed_is_left_out(tmp_path, capsys):
     """Seed 0 loses its model; seed 1 is measured as if it had been alone."""
     ff.run(ff.Experiment(**(SMALL | {"seeds": (0, 1)})), out=tmp_path / "run")
     both = personalise(tmp_path / "run", epochs=(1,))
-    spoil(tmp_path / "run", "trial.0.")
+    make_infinite(tmp_path / "run", "trial.0.")
     left = personalise(tmp_path / "run", epochs=(1,))
     assert "seed 0 has diverged and is left out" in capsys.readouterr().err
     assert [row.clients for row in left] == [{1: row.clients[1]} for row in both]
 
 
-def spoil(run, start):
-    """Make a number of every model that begins so infinite."""
+def make_infinite(run, start):
+    """Multiply the models in the checkpoint whose names begin with `start` by infinity."""
     path = run / "checkpoint" / "state.safetensors"
     named = {n: t * torch.inf if n.startswith(start) and "params" in n else t for n, t in load_tensors(path).items()}
     save_tensors(path, named)

@@ -1,4 +1,4 @@
-"""Probes in whole runs: they change nothing, survive interruptions, and say where they cannot be."""
+"""Probes in whole runs: they change nothing, survive interruptions, and are refused where they cannot work."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def without(row: dict[str, Any], *names: str) -> dict[str, Any]:
     return {name: value for name, value in row.items() if name not in names}
 
 
-def lasting(row: dict[str, Any]) -> dict[str, Any]:
-    """A row without what is timed."""
+def without_times(row: dict[str, Any]) -> dict[str, Any]:
+    """A row without the values that are times."""
     probes = {key: value for key, value in row["probes"].items() if key not in ("cost.seconds", "cost.latency")}
     return {**without(row, "seconds"), "probes": probes}
 
@@ -97,7 +97,7 @@ def test_an_interruption_changes_no_value(stop_at: int, tmp_path: Path) -> None:
         run(experiment, tmp_path / "torn", watch=stop)
     run(experiment, tmp_path / "torn", resume=True)
     whole, torn = rows(tmp_path / "whole"), rows(tmp_path / "torn")
-    assert [lasting(row) for row in whole] == [lasting(row) for row in torn]
+    assert [without_times(row) for row in whole] == [without_times(row) for row in torn]
     assert ["cost.latency" in row["probes"] for row in torn] == [True, True] + [False] * 6
 
 
@@ -151,7 +151,7 @@ def test_config_files_from_before_there_were_probes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         ("--probes drif", r"--probes drif: unknown \(did you mean drift\?\); probes are drift, forgetting, .*, cost$"),
         ("--probes norm all", "--probes all: unknown; probes are"),
@@ -161,31 +161,33 @@ def test_config_files_from_before_there_were_probes(tmp_path: Path) -> None:
         ("--probes norm --rounds 10 --eval-every 4 --probe-every 3", "--probe-every 3: none of the evaluated rounds"),
     ],
 )
-def test_mistakes(words: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes(words: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "fedavg", *words.split(), "--out", str(tmp_path / "run")]) == 2
-    assert re.search(said, capsys.readouterr().err.strip())
+    assert re.search(message, capsys.readouterr().err.strip())
     assert not (tmp_path / "run").exists()
 
 
 def test_many_processes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(UserError, match="--probes drift: local models are seen only where one process trains them all"):
+    with pytest.raises(
+        UserError, match=r"probes=\('drift',\): local models are seen only where one process trains them all"
+    ):
         run(replace(SMALL, probes=("drift",)), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
-class Far(Sequential):
-    """An engine whose clients' models stay where they are."""
+class WithoutLocalModels(Sequential):
+    """An engine that does not return the local models."""
 
     def train(self, jobs: Any) -> list[TrainedCohort]:
-        return [done._replace(ends=torch.empty(0)) for done in super().train(jobs)]
+        return [trained._replace(ends=torch.empty(0)) for trained in super().train(jobs)]
 
 
-def test_models_that_are_elsewhere_are_refused() -> None:
+def test_engines_without_local_models_are_refused() -> None:
     experiment = replace(SMALL, probes=("norm",))
-    assembly = build_run(experiment)
-    training = Training(experiment, assembly, None, Far(experiment.method, assembly.task, assembly.feed))
+    built = build_run(experiment)
+    training = Training(experiment, built, None, WithoutLocalModels(experiment.method, built.task, built.client_data))
     with pytest.raises(UserError, match="leave probes out under torchrun and on Flower"):
         training.finish(lambda round, rows: None)
 
@@ -201,9 +203,9 @@ def test_the_catalogue_and_help_name_every_probe(capsys: pytest.CaptureFixture[s
     with pytest.raises(SystemExit):
         main(["run", "fedavg", "--help"])
     text = re.sub(r"[│\s]+", " ", capsys.readouterr().out)
-    told = re.search(r"--probes TEXT .*?\(default", text)
-    assert told
-    assert all(re.search(rf"\b{name}\b", told.group()) for name in PROBES)
+    help_text = re.search(r"--probes TEXT .*?\(default", text)
+    assert help_text
+    assert all(re.search(rf"\b{name}\b", help_text.group()) for name in PROBES)
 
 
 def test_reach(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

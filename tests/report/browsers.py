@@ -1,4 +1,4 @@
-"""Headless Chromium, with 3-D in software or without any."""
+"""Start headless Chromium, with WebGL rendered in software or without WebGL, and wait for the page."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DRAWN = """return [...document.querySelectorAll('.plot')].every(plot => plot.que
 
 @contextmanager
 def chromium(*arguments: str) -> Iterator[webdriver.Chrome]:
-    """A browser that keeps its console."""
+    """Give a browser that records its console; skip the test if Chromium is not installed."""
     binary, driver = shutil.which("chromium"), shutil.which("chromedriver")
     if not binary or not driver:
         pytest.skip("chromium and chromedriver are not installed")
@@ -46,13 +46,13 @@ def visit(browser: webdriver.Chrome, page: Path) -> webdriver.Chrome:
 
 
 def wait(browser: webdriver.Chrome, script: str) -> Any:
-    """What `script` returns once that is true."""
+    """Wait until `script` returns something true, and return that."""
     return WebDriverWait(browser, 30).until(lambda b: b.execute_script(script))
 
 
 @contextmanager
 def phone(browser: webdriver.Chrome) -> Iterator[None]:
-    """The screen of a phone, 360 pixels wide."""
+    """Emulate a phone's screen, 360 pixels wide."""
     size = {"width": 360, "height": 800, "deviceScaleFactor": 1, "mobile": True}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     try:
@@ -68,5 +68,5 @@ def fits(browser: webdriver.Chrome) -> None:
 
 
 def errors(browser: webdriver.Chrome) -> list[dict[str, Any]]:
-    """What the console has collected; hints about speed are no errors."""
+    """Return the errors of the console; hints about rendering speed do not count."""
     return [e for e in browser.get_log("browser") if e["level"] == "SEVERE" or e["source"] != "rendering"]

@@ -1,4 +1,4 @@
-"""Run folders made by hand, so that what the page shows is known."""
+"""Run folders with made-up numbers, so that tests know what the page must show."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ SETTINGS: dict[str, Any] = {"directions": "random", "extent": 1.0, "on": "test",
 
 
 def vary(value: Any, seed: int) -> Any:
-    """A probe's value in seed 0, and 1 more in seed 1."""
+    """Return a probe's value in a seed: `value` in seed 0, 1 more in seed 1."""
     return [vary(each, seed) for each in value] if isinstance(value, list) else None if value is None else value + seed
 
 
 def bowl(axis: list[float], height: float) -> list[list[float]]:
-    """height · (x² + y²)."""
+    """Return height · (x² + y²) on a square grid."""
     return [[height * (x * x + y * y) for x in axis] for y in axis]
 
 
-def left_by_analyse(folder: Path, height: float = 1.0, shared_by: str = "abc", **changed: Any) -> None:
-    """Leave beside a run what fedflat analyse would: a bowl of this height, eigenvalues 3 and 1, and so on."""
+def write_analysis(folder: Path, height: float = 1.0, shared_by: str = "abc", **changed: Any) -> None:
+    """Write analysis/*.json as fedflat analyse does: a bowl as landscape, eigenvalues 3 · height and 1, and so on."""
     settings = SETTINGS | changed
     axis = [-settings["extent"], 0.0, settings["extent"]]
     client = {"client": 3, "own": bowl(axis, 1.0), "all": bowl(axis, 5.0)}
@@ -55,14 +55,14 @@ def left_by_analyse(folder: Path, height: float = 1.0, shared_by: str = "abc", *
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[webdriver.Chrome]:
-    """One for all pages, without 3-D."""
+    """One browser for all tests, without WebGL."""
     with chromium() as driver:
         yield driver
 
 
 @pytest.fixture
 def make_run(tmp_path: Path) -> MakeRun:
-    """make_run(name, accuracies, ...): a folder whose two seeds reach these accuracies, the second 0.1 less."""
+    """make_run(name, accuracies, ...) writes a run folder with two seeds; the second is 0.1 less accurate."""
 
     def make(
         name: str,
@@ -99,5 +99,5 @@ def make_run(tmp_path: Path) -> MakeRun:
 
 @pytest.fixture
 def analyse() -> Callable[..., None]:
-    """analyse(folder, height, shared_by, ...): what fedflat analyse with these settings leaves beside a run."""
-    return left_by_analyse
+    """analyse(folder, height, shared_by, ...) writes the analysis of a run, measured with these settings."""
+    return write_analysis

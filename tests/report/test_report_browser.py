@@ -1,4 +1,4 @@
-"""The page about made-up runs in a real browser: columns sort, lines can be smoothed and hidden, it fits a phone."""
+"""The page in a real browser: sorting columns, smoothing and hiding lines, themes, printing, and phones."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ FIRST_LINES = """return [...document.querySelectorAll('.legend button, .run')].m
 
 @pytest.fixture
 def narrow(browser: webdriver.Chrome, make_run: MakeRun, tmp_path: Path) -> Iterator[webdriver.Chrome]:
-    """A run with a long name, on a phone."""
+    """A page about runs with long names, on a phone."""
     methods = [FedSOL(rho=2.0), FedSOL(rho=2.123456789012345)]
     runs = [make_run(f"{LONG}-{n}", [0.5, 0.6], method=method) for n, method in enumerate(methods)]
     assert main(["report", *map(str, runs), "--out", str(tmp_path / "page.html")]) == 0
@@ -105,7 +105,7 @@ def narrow(browser: webdriver.Chrome, make_run: MakeRun, tmp_path: Path) -> Iter
         yield visit(browser, tmp_path / "page.html")
 
 
-def test_buttons_of_a_figure_stand_in_one_line_with_the_slider(narrow: webdriver.Chrome) -> None:
+def test_buttons_of_a_figure_are_in_one_line_with_the_slider(narrow: webdriver.Chrome) -> None:
     for figure in narrow.find_elements(By.CSS_SELECTOR, "figure.curves"):
         parts = figure.find_elements(By.CSS_SELECTOR, ".tools input, .tools button")
         assert len(parts) == 3
@@ -113,14 +113,14 @@ def test_buttons_of_a_figure_stand_in_one_line_with_the_slider(narrow: webdriver
         assert max(tops) - min(tops) < 5
 
 
-def test_marks_stand_beside_the_first_line_of_long_names(narrow: webdriver.Chrome) -> None:
+def test_marks_are_beside_the_first_line_of_long_names(narrow: webdriver.Chrome) -> None:
     beside = narrow.execute_script(FIRST_LINES)
     assert len(beside) == 8
     assert all(beside)
 
 
 def right_edge(page: webdriver.Chrome, left: int) -> float:
-    """How dark the heading of the results is at its right edge, scrolled so far."""
+    """Return the brightness (0 to 255) at the right edge of the table of results, scrolled to `left`."""
     box = page.find_element(By.CSS_SELECTOR, ".scroll")
     page.execute_script("arguments[0].scrollLeft = arguments[1]", box, left)
     image = Image.open(io.BytesIO(box.screenshot_as_png)).convert("L")
@@ -132,7 +132,7 @@ def test_a_shadow_shows_that_a_table_goes_on(narrow: webdriver.Chrome) -> None:
     assert right_edge(narrow, 9999) == 255
 
 
-def test_what_was_measured_once_is_a_table(browser: webdriver.Chrome, make_run: MakeRun, tmp_path: Path) -> None:
+def test_probes_that_measured_once_are_in_a_table(browser: webdriver.Chrome, make_run: MakeRun, tmp_path: Path) -> None:
     run, page = make_run("fedavg", [0.5, 0.6], probes={"norm.model": 1.0}), tmp_path / "page.html"
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     for row in rows[:2]:
@@ -160,7 +160,7 @@ def test_light_and_dark_follow_the_system_and_the_button(page: webdriver.Chrome)
         page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
 
 
-def test_paper_is_white_and_narrow(page: webdriver.Chrome) -> None:
+def test_printing_is_light_and_narrow(page: webdriver.Chrome) -> None:
     page.find_element(By.ID, "theme").click()
     assert background(page) == "rgb(20, 23, 27)"
     page.execute_script("dispatchEvent(new Event('beforeprint'))")

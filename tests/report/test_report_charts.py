@@ -1,4 +1,4 @@
-"""What figures show: known numbers from run folders made by hand."""
+"""The charts hold the numbers of the run folders."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from fedflat.data.load import load_dataset
 from fedflat.data.partition import class_counts
 from fedflat.report.charts import COLOURS, DASHES, SYMBOLS, Chart, ChartLine, Curves, Grids
-from fedflat.report.comparison import settings_of
+from fedflat.report.comparison import training_settings
 from fedflat.report.html import page_contents
 from fedflat.report.tables import flatness_table, results_table
 from fedflat.runs.build import partition_clients
@@ -75,7 +75,7 @@ def test_communication_counts_everything_sent(make_run: MakeRun) -> None:
     assert line.y == pytest.approx([0.25, 0.45])
 
 
-def test_clients_and_classes_are_the_runs_partition(make_run: MakeRun) -> None:
+def test_clients_and_classes_show_the_partition_of_the_run(make_run: MakeRun) -> None:
     setting = {"clients": 7, "alpha": 0.3, "partition_seed": 3}
     found = charts(*(make_run(name, [0.5], **setting) for name in "ab"), make_run("c", [0.5], partition="iid"))
     first, second = grids(found, "clients").grids
@@ -85,14 +85,14 @@ def test_clients_and_classes_are_the_runs_partition(make_run: MakeRun) -> None:
     assert len(second.x) == 20
 
 
-def test_data_that_are_not_here_are_named(make_run: MakeRun) -> None:
+def test_data_sets_that_are_not_on_this_machine_are_named(make_run: MakeRun) -> None:
     folder = make_run("a", [0.5])
     config = (folder / "config.yaml").read_text().replace("dataset: digits", "dataset: own:mine-0123abcd")
     (folder / "config.yaml").write_text(config)
     found = page_contents([read_stored_run(folder)])
     assert "clients" not in {chart.key for chart in found.charts}
-    why = "--dataset own:mine-0123abcd: was given in Python and is not in the run's folder"
-    assert found.problems[0] == f"a: clients and classes are not shown ({why})"
+    why = 'dataset="own:mine-0123abcd": was given in Python and is not in the run\'s folder'
+    assert found.warnings[0] == f"a: clients and classes are not shown ({why})"
 
 
 def test_probes(make_run: MakeRun) -> None:
@@ -158,7 +158,7 @@ def test_a_damaged_analysis_is_named_and_the_rest_is_shown(damage: str, make_run
     analyse(folder)
     (folder / "analysis" / "landscape.json").write_text(damage)
     found = page_contents([read_stored_run(folder)])
-    assert str(folder / "analysis" / "landscape.json") in found.problems[0]
+    assert str(folder / "analysis" / "landscape.json") in found.warnings[0]
     assert "landscape" not in found.documents[0]
     assert "spectrum" in {chart.key for chart in found.charts}
 
@@ -172,7 +172,7 @@ def test_landscapes_of_unequal_rows_are_damaged(what: str, make_run: MakeRun, an
     seed = document["seeds"]["0"]
     (seed["loss"] if what == "landscape" else seed["surfaces"][0]["all"])[1].pop()
     path.write_text(json.dumps(document))
-    assert "unequal length" in page_contents([read_stored_run(folder)]).problems[0]
+    assert "unequal length" in page_contents([read_stored_run(folder)]).warnings[0]
 
 
 def test_the_best_are_bold(make_run: MakeRun, analyse: Analyse) -> None:
@@ -180,9 +180,9 @@ def test_the_best_are_bold(make_run: MakeRun, analyse: Analyse) -> None:
     for folder, height in zip(folders, (2.0, 1.0, 3.0), strict=True):
         analyse(folder, height)
     runs = [read_stored_run(folder) for folder in folders]
-    settings = settings_of(runs)
-    sheet = results_table(runs, settings, 0.8)
-    bold = {(row[1].text, sheet.headings[n]) for row in sheet.rows for n, cell in enumerate(row) if cell.best}
+    settings = training_settings(runs)
+    table = results_table(runs, settings, 0.8)
+    bold = {(row[1].text, table.headings[n]) for row in table.rows for n, cell in enumerate(row) if cell.best}
     assert bold == {("a", "accuracy"), ("a", "last 10 %"), ("b", "rounds to 80%")}
     flat = flatness_table(runs, settings, page_contents(runs).documents)
     column = flat.headings.index("λ1")

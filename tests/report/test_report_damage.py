@@ -1,4 +1,4 @@
-"""Values of a wrong kind: the folder, or the file of an analysis, is named and the rest is shown."""
+"""Files with values of a wrong type: the report names the folder or file and shows the rest."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ ANALYSES: list[tuple[str, dict[str, Any]]] = [
 
 
 def change(path: Path, values: dict[Any, Any]) -> None:
-    """Put values in place of what a file of JSON or YAML has."""
+    """Replace values in a JSON or YAML file."""
     read, write = (yaml.safe_load, yaml.safe_dump) if path.suffix == ".yaml" else (json.loads, json.dumps)
     path.write_text(write(read(path.read_text()) | values))
 
@@ -82,27 +82,27 @@ def add_row(path: Path, values: dict[str, Any]) -> None:
     ],
     ids=str,
 )
-def test_a_run_is_named(name: str, values: dict[Any, Any], make_run: MakeRun, tmp_path: Path) -> None:
+def test_a_damaged_run_is_named(name: str, values: dict[Any, Any], make_run: MakeRun, tmp_path: Path) -> None:
     good, bad, page = make_run("good", [0.5]), make_run("bad", [0.5]), tmp_path / "page.html"
     (add_row if name == "metrics.jsonl" else change)(bad / name, values)
-    (said,) = make_report([bad, good], page, 0.8)
-    assert said.startswith(f"skipped: {bad}: damaged run folder")
+    (warning,) = make_report([bad, good], page, 0.8)
+    assert warning.startswith(f"skipped: {bad}: damaged run folder")
     assert ">good</td>" in page.read_text()
 
 
-def test_a_configuration_is_read_as_runs_read_it(make_run: MakeRun, tmp_path: Path) -> None:
+def test_config_yaml_is_read_as_fedflat_run_reads_it(make_run: MakeRun, tmp_path: Path) -> None:
     ways = ["lr: 5e-2", "lr: 0.1\nlr: 0.2", "alpha: &a 1\nlr: *a"]
     runs = [make_run(f"run{n}", [0.5]) for n in range(len(ways))]
     for run, line in zip(runs, ways, strict=True):
         path = run / "config.yaml"
         kept = [text for text in path.read_text().splitlines() if not text.startswith(("lr:", "alpha:"))]
         path.write_text("\n".join([*kept, line]))
-    said = make_report(runs, tmp_path / "page.html", 0.8)
-    assert [text.split(": ")[1] for text in said if text.startswith("skipped")] == [str(runs[1]), str(runs[2])]
+    warnings = make_report(runs, tmp_path / "page.html", 0.8)
+    assert [text.split(": ")[1] for text in warnings if text.startswith("skipped")] == [str(runs[1]), str(runs[2])]
 
 
 @pytest.mark.parametrize(("what", "values"), ANALYSES, ids=str)
-def test_an_analysis_is_named(
+def test_a_damaged_analysis_is_named(
     what: str, values: dict[str, Any], make_run: MakeRun, analyse: Callable[..., None], tmp_path: Path
 ) -> None:
     run, page = make_run("a", [0.5]), tmp_path / "page.html"
@@ -110,6 +110,6 @@ def test_an_analysis_is_named(
     path = run / "analysis" / f"{what}.json"
     seed = json.loads(path.read_text())["seeds"]["0"] | values
     change(path, {"seeds": {"0": seed}})
-    (said,) = make_report([run], page, 0.8)
-    assert said.startswith(f"{path}: damaged")
+    (warning,) = make_report([run], page, 0.8)
+    assert warning.startswith(f"{path}: damaged")
     assert '<table id="flat">' in page.read_text()

@@ -1,4 +1,4 @@
-"""The page is about exactly the runs that can be read, and says what it left out."""
+"""The page shows exactly the runs that can be read, and names those it skipped."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_cells(make_run: MakeRun) -> None:
     assert result_cells("a", result, 0.9)[3] == "–"
 
 
-def test_one_seed_has_no_spread(make_run: MakeRun) -> None:
+def test_one_seed_has_no_standard_deviation(make_run: MakeRun) -> None:
     result = read_stored_run(make_run("a", [0.5, 0.85, 0.95])).result
     assert result
     assert result_cells("a", dataclasses.replace(result, seeds=[0]), 0.8)[1:3] == ["90.00%", "90.00%"]
@@ -98,17 +98,19 @@ def test_unfinished_runs_are_in_the_curves_only(make_run: MakeRun, tmp_path: Pat
     half = make_run("half", [0.5, 0.6], finished=False, rounds=60)
     with (half / "metrics.jsonl").open("a") as file:
         file.write('{"round": 3, "seed": 0, "acc')
-    page, said = tmp_path / "page.html", f"skipped in the results: {half}: unfinished (round 2 of 60)"
+    page, warning = tmp_path / "page.html", f"skipped in the results: {half}: unfinished (round 2 of 60)"
     assert main(["report", str(half), str(make_run("whole", [0.5])), "--out", str(page)]) == 0
     text = page.read_text()
-    assert said in text
-    assert said in capsys.readouterr().out
+    assert warning in text
+    assert warning in capsys.readouterr().out
     assert ">half</td>" not in text
     assert ">whole</td>" in text
     assert '"name": "half"' in text
 
 
-def test_a_comparison_stands_for_its_runs_and_names_stay_apart(make_run: MakeRun, tmp_path: Path) -> None:
+def test_the_folder_of_a_comparison_stands_for_its_runs_and_names_are_distinct(
+    make_run: MakeRun, tmp_path: Path
+) -> None:
     folders = [make_run(name, [0.5]) for name in ("one/fedavg", "one/fedsol", "two/fedavg")]
     runs, problems = read_stored_runs([tmp_path / "one", tmp_path / "two"])
     assert [run.path for run in runs] == folders
@@ -138,7 +140,7 @@ def test_page_that_cannot_be_written(make_run: MakeRun, capsys) -> None:
     assert "--out /proc/nowhere/page.html: cannot be written" in capsys.readouterr().err
 
 
-def test_a_folder_is_no_page_and_nothing_is_left_beside_it(make_run: MakeRun, tmp_path: Path, capsys) -> None:
+def test_out_must_not_be_a_folder_and_nothing_is_written_then(make_run: MakeRun, tmp_path: Path, capsys) -> None:
     run, out = make_run("a", [0.5]), tmp_path / "out"
     out.mkdir()
     before = sorted(tmp_path.iterdir())
@@ -147,7 +149,7 @@ def test_a_folder_is_no_page_and_nothing_is_left_beside_it(make_run: MakeRun, tm
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_the_page_asks_nothing_of_the_network(make_run: MakeRun, tmp_path: Path) -> None:
+def test_the_page_needs_no_network(make_run: MakeRun, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     assert main(["report", str(make_run("a", [0.5])), "--out", str(page)]) == 0
     own = page.read_text().replace(get_plotlyjs(), "")
@@ -177,8 +179,8 @@ def test_the_page_has_all_digits_of_its_numbers(make_run: MakeRun, tmp_path: Pat
     assert shown["accuracy"]["lines"][0]["y"] == accuracy.lines[0].y
 
 
-def test_a_paper_that_prints_these_settings_is_beside_them(make_run: MakeRun, tmp_path: Path, monkeypatch) -> None:
-    run, page = make_run("a", [0.5]), tmp_path / "page.html"
+def test_the_number_that_a_paper_prints_is_beside_ours(make_run: MakeRun, tmp_path: Path, monkeypatch) -> None:
+    run, page = make_run("a", [0.5], dataset="cifar10"), tmp_path / "page.html"
     assert main(["report", str(run), "--out", str(page)]) == 0
     assert ">paper<" not in page.read_text()
     monkeypatch.setattr("fedflat.reproduce.cells.printed_accuracy", lambda config: ("FedSOL Table 2", 43.4))

@@ -1,4 +1,4 @@
-"""Tables say what runs share and in what they differ, and only runs that compare compete."""
+"""Tables show the settings that runs share and differ in; bold marks the best of comparable runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedflat.methods.fedgf import FedGF
 from fedflat.methods.fedsam import FedSAM
 from fedflat.methods.fedsol import FedSOL
 from fedflat.methods.wrappers import ServerMomentum
-from fedflat.report.comparison import common_settings, method_labels, settings_of
+from fedflat.report.comparison import common_settings, method_labels, training_settings
 from fedflat.report.html import page_contents
 from fedflat.report.tables import PageTable, flatness_table, results_table
 from fedflat.runs.read import StoredRun, read_stored_run
@@ -26,47 +26,49 @@ def read(*folders: Path) -> list[StoredRun]:
 
 
 def results(runs: Sequence[StoredRun]) -> PageTable:
-    return results_table(runs, settings_of(runs), 0.8)
+    return results_table(runs, training_settings(runs), 0.8)
 
 
-def column(sheet: PageTable, heading: str) -> list[str]:
-    return [row[sheet.headings.index(heading)].text for row in sheet.rows]
+def column(table: PageTable, heading: str) -> list[str]:
+    return [row[table.headings.index(heading)].text for row in table.rows]
 
 
-def bold(sheet: PageTable, heading: str) -> list[bool]:
-    return [row[sheet.headings.index(heading)].best for row in sheet.rows]
+def bold(table: PageTable, heading: str) -> list[bool]:
+    return [row[table.headings.index(heading)].best for row in table.rows]
 
 
-def test_methods_have_their_names_and_folders_a_column_where_they_are_called_otherwise(make_run: MakeRun) -> None:
+def test_folders_have_a_column_if_they_are_not_named_like_their_methods(make_run: MakeRun) -> None:
     plain = results(read(make_run("fedavg", [0.5]), make_run("fedsam", [0.5], method=FedSAM())))
     assert plain.headings[:2] == ["method", "accuracy"]
     other = results(read(make_run("r", [0.5], method=FedSOL()), make_run("fedgf", [0.5], method=FedGF())))
     assert (column(other, "method"), column(other, "folder")) == (["fedsol", "fedgf"], ["r", "fedgf"])
 
 
-def test_namesakes_show_the_hyper_parameters_in_which_they_differ(make_run: MakeRun) -> None:
+def test_runs_of_one_method_show_the_hyper_parameters_in_which_they_differ(make_run: MakeRun) -> None:
     methods = [FedSOL(rho=2.0), FedSOL(rho=0.5), FedSAM(), ServerMomentum(), ServerMomentum(FedSAM(), beta=0.5)]
     runs = read(*(make_run(str(n), [0.5], method=method) for n, method in enumerate(methods)))
     assert method_labels(runs) == ["fedsol:rho=2", "fedsol:rho=0.5", "fedsam", "fedavgm", "fedavgm+fedsam"]
 
 
-def test_what_differs_has_a_column_and_the_rest_is_said_once(make_run: MakeRun) -> None:
+def test_differing_settings_have_a_column_and_the_rest_is_listed_once(make_run: MakeRun) -> None:
     runs = read(
         make_run("a", [0.5, 0.6], lr_decay=0.99),
         make_run("b", [0.5], lr_decay=0.99, partition="shards", shards=3, method=FedSAM()),
     )
-    sheet = results(runs)
-    assert sheet.headings[2:-6] == ["partition", "alpha", "rounds", "shards"]
-    assert column(sheet, "partition") == ["dirichlet", "shards"]
-    assert (column(sheet, "alpha"), column(sheet, "shards")) == (["0.1", "–"], ["–", "3"])
-    assert column(sheet, "rounds") == ["2", "1"]
+    table = results(runs)
+    assert table.headings[2:-6] == ["partition", "alpha", "rounds", "shards"]
+    assert column(table, "partition") == ["dirichlet", "shards"]
+    assert (column(table, "alpha"), column(table, "shards")) == (["0.1", "–"], ["–", "3"])
+    assert column(table, "rounds") == ["2", "1"]
     shared = "model digits-cnn, clients 20, cohort 5, local epochs 5, batch size 32, lr 0.05, lr decay 0.99, seeds 0 1"
-    assert common_settings(settings_of(runs)) == shared
-    assert "partition dirichlet, clients 20, cohort 5, alpha 0.1, rounds 2" in common_settings(settings_of(runs[:1]))
+    assert common_settings(training_settings(runs)) == shared
+    assert "partition dirichlet, clients 20, cohort 5, alpha 0.1, rounds 2" in common_settings(
+        training_settings(runs[:1])
+    )
 
 
 @pytest.mark.parametrize("owned", [True, False])
-def test_auto_is_what_it_means_for_the_data(owned: bool, make_run: MakeRun, tmp_path: Path) -> None:
+def test_auto_is_shown_as_what_it_stands_for(owned: bool, make_run: MakeRun, tmp_path: Path) -> None:
     labels = np.arange(40) % 2
     arrays = {
         "x": np.zeros((40, 1, 8, 8), np.uint8),
@@ -79,12 +81,12 @@ def test_auto_is_what_it_means_for_the_data(owned: bool, make_run: MakeRun, tmp_
     expected = (
         "partition natural, cohort 5, rounds 1" if owned else "partition dirichlet, clients 5, cohort 5, alpha 0.1"
     )
-    assert expected in common_settings(settings_of(runs))
+    assert expected in common_settings(training_settings(runs))
     (grids,) = (chart for chart in page_contents(runs).charts if chart.key == "clients")
     assert grids.grids[0].name == f"npz:{tmp_path / 'data.npz'}, {'natural' if owned else 'dirichlet α = 0.1'}"
 
 
-def test_auto_is_what_it_says_and_what_it_means_compare(make_run: MakeRun) -> None:
+def test_auto_and_what_it_stands_for_are_compared(make_run: MakeRun) -> None:
     runs = read(make_run("a", [0.5]), make_run("b", [0.9], partition="dirichlet", model="digits-cnn", shards=7))
     assert bold(results(runs), "accuracy") == [False, True]
 
@@ -93,7 +95,7 @@ def test_auto_is_what_it_says_and_what_it_means_compare(make_run: MakeRun) -> No
     "setting",
     [{"rounds": 3}, {"partition": "iid"}, {"dataset": "mnist"}, {"cohort": 2}, {"validation": 0.1}, {"lr": 0.1}],
 )
-def test_runs_that_do_not_compare_do_not_compete(
+def test_runs_with_different_settings_are_not_compared(
     setting: dict[str, object], make_run: MakeRun, analyse: Callable[..., None]
 ) -> None:
     folders = [make_run("a", [0.5]), make_run("b", [0.6], method=FedSOL()), make_run("c", [0.9], **setting)]
@@ -101,12 +103,12 @@ def test_runs_that_do_not_compare_do_not_compete(
         analyse(folder, height)
     runs = read(*folders)
     assert bold(results(runs), "accuracy") == [False, True, False]
-    flat = flatness_table(runs, settings_of(runs), page_contents(runs).documents)
+    flat = flatness_table(runs, training_settings(runs), page_contents(runs).documents)
     assert bold(flat, "λ1") == [False, True, False]
 
 
 @pytest.mark.parametrize("setting", [{"seeds": (3, 4)}, {"engine": "sequential"}, {"checkpoint_every": 3}])
-def test_runs_that_differ_in_seeds_or_engine_compete(setting: dict[str, object], make_run: MakeRun) -> None:
+def test_runs_that_differ_in_seeds_or_engine_are_compared(setting: dict[str, object], make_run: MakeRun) -> None:
     runs = read(make_run("a", [0.5]), make_run("b", [0.9], **setting))
     assert bold(results(runs), "accuracy") == [False, True]
 
@@ -123,11 +125,11 @@ def test_validation_is_not_called_test(shares: tuple[float, float], samples: str
     assert f"Accuracy on the {samples} set" in results(runs).caption
 
 
-def test_a_page_that_mixes_test_and_validation_says_so(make_run: MakeRun, tmp_path: Path, capsys) -> None:
+def test_a_page_that_mixes_test_and_validation_warns(make_run: MakeRun, tmp_path: Path, capsys) -> None:
     runs, page = [make_run("a", [0.5]), make_run("b", [0.6], validation=0.1)], tmp_path / "page.html"
-    said = "test and validation runs mixed: do not compare b (validation set) with the others (test)"
+    warning = "test and validation runs mixed: do not compare b (validation set) with the others (test)"
     for given, mixed in ((runs, True), (runs[:1], False), (runs[1:], False)):
         assert main(["report", *map(str, given), "--out", str(page)]) == 0
-        assert (said in page.read_text()) == mixed
-        assert (said in capsys.readouterr().out) == mixed
+        assert (warning in page.read_text()) == mixed
+        assert (warning in capsys.readouterr().out) == mixed
     assert "test set" not in page.read_text()

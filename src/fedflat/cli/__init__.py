@@ -1,4 +1,7 @@
-"""The command line: fedflat COMMAND … Help and flags come from the dataclasses."""
+"""The command line: fedflat COMMAND … Flags and help are made from dataclasses of options.
+
+A command's module is imported when the command is given, so that help and errors come fast.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,9 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
+from typing import Any
 
-from fedflat.errors import UserError, near_miss
+from fedflat.errors import NOT_SHOWN, UserError, near_miss, shorten, spelled_by
 
 COMMANDS = {
     "run": ("fedflat.cli.train:run_command", "train one method: fedflat run fedsol --rho 2 --rounds 60"),
@@ -32,7 +36,7 @@ DATA = {
     "prepare": ("fedflat.cli.data:prepare_data", "make a set ready: fedflat data prepare cifar10"),
     "show": (
         "fedflat.cli.data:show_data",
-        "draw how a partition deals the classes: fedflat data show digits --alpha 0.1",
+        "draw how a partition splits the classes: fedflat data show digits --alpha 0.1",
     ),
 }
 
@@ -40,7 +44,7 @@ DATA = {
 FLOWER = {"new": ("fedflat.cli.flower:new_app", "write a Flower app: fedflat flower new DIR --config config.yaml")}
 
 
-INTERRUPTED = {  # what the user may want to know then; run and compare tell it themselves
+INTERRUPTED = {  # what Ctrl-C prints after "interrupted"; run and compare print how to continue
     "analyse": "what was measured before is in analysis/ of each run's folder",
     "reproduce": "the same command continues where this one stopped",
     "personalise": "nothing was written",
@@ -48,54 +52,80 @@ INTERRUPTED = {  # what the user may want to know then; run and compare tell it 
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; the user's mistakes are one line on stderr and exit code 2."""
+    """Run one command and return its exit code.
+
+    A mistake of the user is one line on stderr and code 2, an error of the system code 1, Ctrl-C code 130.
+
+    Args:
+        argv: the words after fedflat; those of this process if None.
+    """
     words = list(sys.argv[1:] if argv is None else argv)
-    _allow_any_text()
+    _replace_unknown_characters()
+    with spelled_by(flag_spelling):
+        return _run(words)
+
+
+def flag(field: str) -> str:
+    """Return the flag of a field: batch_size is --batch-size. A field that is a word of Python, from_, ends in _."""
+    return "--" + field.rstrip("_").replace("_", "-")
+
+
+def flag_spelling(option: str, value: Any) -> str:
+    """Return an option and its value as typed on the command line: --perturb all."""
+    if value is NOT_SHOWN:
+        return flag(option)
+    from fedflat.options import value_words
+
+    return shorten(" ".join([flag(option), *value_words(value)]))
+
+
+def _run(words: list[str]) -> int:
+    """Run one command; turn what it raises into a line on stderr and an exit code."""
     try:
         _dispatch("fedflat", COMMANDS, words)
         sys.stdout.flush()
     except UserError as error:
-        return _complain(error, 2)
+        return _print_error(error, 2)
     except KeyboardInterrupt as stop:
         hints = stop.args or [INTERRUPTED[word] for word in words[:1] if word in INTERRUPTED]
-        return _complain("; ".join(["interrupted", *hints]), 130)
-    except BrokenPipeError:  # the reader went away, as head does; Python's own flush at exit shall not mind
+        return _print_error("; ".join(["interrupted", *hints]), 130)
+    except BrokenPipeError:  # the reader ended, as head does; without this, Python's flush at exit would fail again
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
-        return _complain(error, 1)
+        return _print_error(error, 1)
     except (MemoryError, RuntimeError) as error:
-        if not _memory(error):
+        if not _is_out_of_memory(error):
             raise
-        return _complain("not enough memory; a smaller model, cohort or batch size needs less", 1)
+        return _print_error("not enough memory; a smaller model, cohort or batch size needs less", 1)
     return 0
 
 
-def _allow_any_text() -> None:
-    """Signs that the terminal's encoding does not have, such as ± in ASCII, are printed as ? instead of ending all."""
+def _replace_unknown_characters() -> None:
+    """Print a character that the terminal's encoding lacks, such as ± in ASCII, as ? instead of raising an error."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
 
 
-def _memory(error: Exception) -> bool:
-    """Whether Python, torch on a CPU or torch on a GPU ran out of memory."""
+def _is_out_of_memory(error: Exception) -> bool:
+    """Return whether Python, torch on a CPU or torch on a GPU ran out of memory."""
     return isinstance(error, MemoryError) or any(
         words in str(error) for words in ("out of memory", "can't allocate memory")
     )
 
 
 def data_command(words: list[str]) -> None:
-    """fedflat data …"""
+    """Run fedflat data COMMAND."""
     _dispatch("fedflat data", DATA, words)
 
 
 def flower_command(words: list[str]) -> None:
-    """fedflat flower …"""
+    """Run fedflat flower COMMAND."""
     _dispatch("fedflat flower", FLOWER, words)
 
 
 def _dispatch(prog: str, commands: Mapping[str, tuple[str, str]], words: list[str]) -> None:
-    """Import and call the function of the command that the first word names."""
+    """Import and call the function of the command that the first word names, with the other words."""
     if not words or words[0] in ("-h", "--help"):
         print(_usage(prog, commands))
     elif words[0] == "--version":
@@ -103,9 +133,9 @@ def _dispatch(prog: str, commands: Mapping[str, tuple[str, str]], words: list[st
 
         print(f"fedflat {__version__}")
     elif words[0] not in commands:
-        known = f"commands are {', '.join(commands)}"
         name = f"{prog} {words[0]}".removeprefix("fedflat ")
-        raise UserError(f"{name}: unknown command{near_miss(words[0], commands)}; {known}")
+        hint = near_miss(words[0], commands)
+        raise UserError(None, name, f"unknown command{hint}; commands are {', '.join(commands)}")
     else:
         module, _, function = commands[words[0]][0].partition(":")
         getattr(import_module(module), function)(words[1:])
@@ -119,9 +149,9 @@ def _usage(prog: str, commands: Mapping[str, tuple[str, str]]) -> str:
     )
 
 
-def _complain(problem: object, code: int) -> int:
-    """One line on stderr, whatever the problem's text is made of; of many processes all but the first give a name."""
+def _print_error(problem: object, code: int) -> int:
+    """Print one line on stderr and return `code`. Ranks other than 0 begin the line with their number."""
     rank = os.environ.get("RANK", "0")
-    who = "fedflat" if rank == "0" else f"fedflat: rank {rank}"
-    print(f"{who}: {' '.join(str(problem).split())}", file=sys.stderr)
+    prefix = "fedflat" if rank == "0" else f"fedflat: rank {rank}"
+    print(f"{prefix}: {' '.join(str(problem).split())}", file=sys.stderr)
     return code

@@ -1,4 +1,8 @@
-"""Words of the command line to typed options: tyro finds the flags and writes the help, `options` reads and checks."""
+"""From the words of a command line to dataclasses of options.
+
+tyro finds the flags and writes the help; `fedflat.options` parses and checks the values, so that a mistake gives the
+same message on the command line, in a YAML file and in Python.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +11,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
+from fedflat.cli import flag
 from fedflat.core.method import Method
 from fedflat.errors import UserError, near_miss
-from fedflat.options import check, flag, kinds, read, show
+from fedflat.options import check, member_types, parse_words, value_words
 from fedflat.runs.config import find_method
 from fedflat.runs.experiment import Experiment, Setting
 
@@ -19,13 +24,23 @@ T = TypeVar("T")
 def parse_options(
     options: type[T], words: Sequence[str], prog: str, default: T | None = None, about: str | None = None
 ) -> T:
-    """The dataclass `options` filled from `words`; nested dataclasses are groups of flags without prefix."""
+    """Return the dataclass `options` filled from command-line words, or print help and exit.
+
+    Args:
+        options: the dataclass; a dataclass nested in it becomes a group of flags in the help.
+        words: what follows the command and its positional words.
+        prog: the command as the help shows it.
+        default: values of options that are not given; the fields' defaults if None.
+        about: the help's first paragraph; the docstring of `options` if None.
+
+    Raises UserError for an unknown flag or a value that is not allowed.
+    """
     import tyro
 
     if "--" in words:
-        raise UserError(f"--: is not needed, options follow without it; see {prog} --help")
+        raise UserError(None, "--", f"is not needed, options follow without it; see {prog} --help")
     registry = tyro.constructors.ConstructorRegistry()
-    registry.primitive_rule(_rule)
+    registry.primitive_rule(_field_rule)
     markers = (tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff)
     extra = {} if default is None else {"default": default}
     cli: Any = tyro.cli  # its overloads do not know that `default` is of the type of `options`
@@ -40,13 +55,15 @@ def parse_options(
         **extra,
     )
     if rest:
-        raise UserError(f"{rest[0]}: unknown option{near_miss(rest[0], _all_flags(values), '--')}; see {prog} --help")
+        unknown = rest[0].partition("=")[0]
+        hint = near_miss(unknown, _all_flags(values), "--")
+        raise UserError(None, unknown, f"unknown option{hint}; see {prog} --help")
     check(values)
     return values
 
 
-def _rule(info: Any) -> Any:
-    """How tyro shows and reads a field: never refusing, so that `check` explains what is wrong."""
+def _field_rule(info: Any) -> Any:
+    """Tell tyro how to show and parse a field. It accepts any words: `check` says what is wrong with them."""
     import tyro
 
     if info.type is bool or dataclasses.is_dataclass(info.type):
@@ -54,17 +71,17 @@ def _rule(info: Any) -> Any:
     return tyro.constructors.PrimitiveConstructorSpec(
         nargs="*",
         metavar=_metavar(info.type),
-        instance_from_str=lambda words: read(info.type, words),
+        instance_from_str=lambda words: parse_words(info.type, words),
         is_instance=lambda value: True,
-        str_from_instance=show,
+        str_from_instance=value_words,
     )
 
 
 def _metavar(hint: Any) -> str:
-    """What help shows for a value: FLOAT, {a,b} or INT ..."""
+    """Return what the help shows for a value: FLOAT, {a,b} or INT ..."""
     if get_origin(hint) is tuple:
         return _metavar(get_args(hint)[0]) + " ..."
-    shown = [kind for kind in kinds(hint) if kind is not type(None)]
+    shown = [kind for kind in member_types(hint) if kind is not type(None)]
     if get_origin(hint) is Literal:
         return "{" + ",".join(map(str, shown)) + "}"
     names = {str: "TEXT"}
@@ -72,15 +89,15 @@ def _metavar(hint: Any) -> str:
 
 
 def _all_flags(options: Any) -> Iterator[str]:
-    """Every flag of a dataclass and those nested in it; wrapped methods have none."""
+    """The flags of a dataclass and of those nested in it. A method inside a wrapper has no flags."""
     for field in dataclasses.fields(options):
         value = getattr(options, field.name)
         if field.name != "inner":
             yield from _all_flags(value) if dataclasses.is_dataclass(value) else [flag(field.name)]
 
 
-def cli_setting() -> type[Setting]:
-    """Setting with text where Python users may pass objects."""
+def _text_setting() -> type[Setting]:
+    """Return Setting with text for `dataset` and `model`, which may be objects in Python."""
     text = [(name, str, getattr(Setting, name)) for name in ("dataset", "model")]
     cls = dataclasses.make_dataclass("Setting", text, bases=(Setting,), frozen=True, kw_only=True)
     cls.__doc__ = Setting.__doc__
@@ -88,58 +105,62 @@ def cli_setting() -> type[Setting]:
 
 
 def parse_method(spec: str) -> Method:
-    """A method from NAME, NAME:rho=2,beta=10 or WRAPPER+NAME:rho=2."""
+    """Return the method that NAME, NAME:rho=2,beta=10 or WRAPPER+NAME:rho=2 describes; raise UserError if none is."""
     outer, plus, inner = spec.partition("+")
     name, _, pairs = outer.partition(":")
     cls = find_method(name)
     hints = get_type_hints(cls, include_extras=True)
     own = {f.name: hints[f.name] for f in dataclasses.fields(cls)}
-    values = _values(spec, pairs, own)
+    values = _hyper_parameters(spec, pairs, own)
     if plus and not inner:
-        raise UserError(f"method {spec}: name a method after the +, for example {name}+fedsol")
+        raise _method_error(spec, f"name a method after the +, for example {name}+fedsol")
     if inner and "inner" not in own:
-        raise UserError(f"method {spec}: {name} cannot be put around another method; see fedflat methods")
+        raise _method_error(spec, f"{name} cannot be put around another method; see fedflat methods")
     method = cls(**values, **({"inner": parse_method(inner)} if inner else {}))
     try:
         check(method)
     except UserError as error:
-        raise UserError(f"method {spec}: {error}") from None
+        raise _method_error(spec, error) from None
     return method
 
 
-def _values(spec: str, pairs: str, hints: dict[str, Any]) -> dict[str, Any]:
-    """The hyper-parameters of a method's spec."""
+def _method_error(spec: str, problem: str | UserError) -> UserError:
+    return UserError(None, f"method {spec}", problem)
+
+
+def _hyper_parameters(spec: str, pairs: str, hints: dict[str, Any]) -> dict[str, Any]:
+    """The values in rho=2,beta=10 by name."""
     values: dict[str, Any] = {}
     for pair in filter(None, pairs.split(",")):
-        name, value = _assignment(spec, pair, hints)
+        name, value = _hyper_parameter(spec, pair, hints)
         if name in values:
-            raise UserError(f"method {spec}: {name} may be given once")
+            raise _method_error(spec, f"{name} may be given once")
         values[name] = value
     return values
 
 
-def _assignment(spec: str, pair: str, hints: dict[str, Any]) -> tuple[str, Any]:
-    """One name=value of a method's spec."""
+def _hyper_parameter(spec: str, pair: str, hints: dict[str, Any]) -> tuple[str, Any]:
+    """Name and value of rho=2."""
     name, equals, value = pair.partition("=")
     if not equals:
-        raise UserError(f"method {spec}: '{pair}' must look like name=value, for example fedsol:rho=2")
+        raise _method_error(spec, f"'{pair}' must look like name=value, for example fedsol:rho=2")
     key = name.replace("-", "_")
     if key not in hints or key == "inner":
         known = [name for name in hints if name != "inner"]
         allowed = f"its hyper-parameters are {', '.join(known)}" if known else "it has no hyper-parameters"
-        raise UserError(f"method {spec}: no hyper-parameter '{name}'{near_miss(name, known)}; {allowed}")
-    return key, read(hints[key], [value])
+        raise _method_error(spec, f"no hyper-parameter '{name}'{near_miss(name, known)}; {allowed}")
+    return key, parse_words(hints[key], [value])
 
 
 def split_positionals(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Positional words before the first flag, and the rest."""
+    """Return the words before the first flag, and the rest."""
     first = next((i for i, word in enumerate(words) if word.startswith("-")), len(words))
     return list(words[:first]), list(words[first:])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunFiles:
-    """Where the run is described and what it leaves."""
+    """Configuration file and results."""
 
     config: Path | None = None
     """YAML file with options; flags override it."""
@@ -152,20 +173,29 @@ class RunFiles:
 def parse_flags(
     method: Method | None, base: Experiment, files: type[RunFiles], flags: list[str], prog: str, about: str
 ) -> Any:
-    """Flags for the method, the setting and the files, with `base` as defaults."""
-    setting = cli_setting()
+    """Return the options `method` (unless None), `setting` and `files` from flags.
+
+    Args:
+        method: its hyper-parameters are flags, with its values as defaults.
+        base: the defaults of the setting, such as those of --config.
+        files: the class of the options `files`.
+        flags: the words of the command line from the first flag on.
+        prog: the command as the help shows it.
+        about: the help's first paragraph.
+    """
+    setting = _text_setting()
     values = {f.name: getattr(base, f.name) for f in dataclasses.fields(Setting)}
     fields: list[Any] = [("setting", setting, setting(**values)), ("files", files, files())]
     if method is not None:
-        own = _flags_only(type(method))
+        outer = _without_inner_flags(type(method))
         values = {f.name: getattr(method, f.name) for f in dataclasses.fields(method)}
-        fields.insert(0, ("method", own, own(**values)))
+        fields.insert(0, ("method", outer, outer(**values)))
     options = dataclasses.make_dataclass("Options", fields, frozen=True)
     return parse_options(options, flags, prog, options(), about)
 
 
-def _flags_only(cls: type[Method]) -> Any:
-    """The method's type without flags for a wrapped method, which the command line writes as WRAPPER+METHOD."""
+def _without_inner_flags(cls: type[Method]) -> Any:
+    """Return a wrapper's class without flags for the wrapped method, which is written as WRAPPER+METHOD:rho=2."""
     import tyro
 
     if "inner" not in {f.name for f in dataclasses.fields(cls)}:
@@ -176,20 +206,21 @@ def _flags_only(cls: type[Method]) -> Any:
     )
 
 
-def refuse_inner(spec: str, method: Method, flags: list[str]) -> None:
-    """Say how to write a hyper-parameter of a wrapped method, for which there is no flag."""
+def check_inner_flags(spec: str, method: Method, flags: list[str]) -> None:
+    """Raise UserError for a flag that is a hyper-parameter of a wrapped method, and say how to write it in the spec."""
     outer = {flag(f.name) for f in (*dataclasses.fields(method), *dataclasses.fields(Setting))}
-    levels, names = _levels(method), spec.split("+")
+    chain, names = _method_chain(method), spec.split("+")
     for word, value in zip(flags, [*flags[1:], "..."], strict=True):
         name, _, given = word.partition("=")
-        for level, inner in enumerate(levels[1 : len(names)], 1):
+        for level, inner in enumerate(chain[1 : len(names)], 1):
             if name not in outer and name in {flag(f.name) for f in dataclasses.fields(inner)}:
                 pair = f"{name.removeprefix('--')}={given or (value if not value.startswith('--') else '...')}"
                 names[level] += ("," if ":" in names[level] else ":") + pair
-                raise UserError(f"{name}: flags set the outermost method, {names[0]}; write {'+'.join(names)}")
+                problem = f"flags set the outermost method, {names[0]}; write {'+'.join(names)}"
+                raise UserError(None, name, problem)
 
 
-def _levels(method: Method) -> list[Method]:
+def _method_chain(method: Method) -> list[Method]:
     """A method, the one it wraps, and so on."""
     inner = getattr(method, "inner", None)
-    return [method, *_levels(inner)] if inner is not None else [method]
+    return [method, *_method_chain(inner)] if inner is not None else [method]

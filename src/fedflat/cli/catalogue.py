@@ -1,4 +1,4 @@
-"""fedflat methods, cite and probes: what there is."""
+"""fedflat methods, fedflat probes and fedflat cite: lists of what there is."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fedflat.probes import PROBES
 from fedflat.probes.probe import Probe
 from fedflat.runs.config import find_method
 
-COUNTED_PARAMETERS = 10_000  # parameters of the model on which communication is counted
+EXAMPLE_PARAMETERS = 10_000  # parameters of the model on which communication is counted
 
 
 @dataclass(frozen=True)
@@ -30,64 +30,71 @@ class MethodsOptions:
 
 
 def methods_command(words: list[str]) -> None:
-    """Every method with paper, hyper-parameters and counted communication."""
+    """Run fedflat methods: list every method with its paper, hyper-parameters and communication."""
     options = parse_options(MethodsOptions, words, "fedflat methods")
     rows = [describe_method(name, cls) for name, cls in METHODS.items()]
     print(json.dumps(rows, indent=2, ensure_ascii=False)) if options.json else _print_methods(rows)
 
 
 def describe_method(name: str, cls: type[Method]) -> dict[str, Any]:
-    """One method: what its file says and what its messages weigh, in models of 4-byte parameters."""
+    """Return what the catalogue shows of one method; traffic is in multiples of a model of 4-byte parameters.
+
+    Args:
+        name: the method's name on the command line.
+        cls: its class.
+    """
     method = cls()
-    sent = count_traffic(method, torch.zeros(COUNTED_PARAMETERS))
+    traffic = count_traffic(method, torch.zeros(EXAMPLE_PARAMETERS))
     return {
         "name": name,
         "class": cls.__name__,
         "paper": summary_line(cls),
-        "hyperparameters": {f.name: _plain(getattr(method, f.name)) for f in dataclasses.fields(method)},
-        "models_down": round(sent.down / COUNTED_PARAMETERS / 4, 2),
-        "models_up": round(sent.up / COUNTED_PARAMETERS / 4, 2),
-        "client_keeps_models": round(sent.kept / COUNTED_PARAMETERS / 4, 2),
-        "messages": line_on_messages(cls),
+        "hyperparameters": {f.name: _json_value(getattr(method, f.name)) for f in dataclasses.fields(method)},
+        "models_down": round(traffic.down / EXAMPLE_PARAMETERS / 4, 2),
+        "models_up": round(traffic.up / EXAMPLE_PARAMETERS / 4, 2),
+        "client_keeps_models": round(traffic.kept / EXAMPLE_PARAMETERS / 4, 2),
+        "messages": traffic_line(cls),
     }
 
 
 def _documentation(cls: type[Method]) -> str:
-    """What the class says of its messages, or its file where that holds one method."""
-    own, file = (inspect.getdoc(o) or "" for o in (cls, inspect.getmodule(cls)))
-    return own if "\ndown " in own or "\ndown " not in file else file
+    """Return the docstring that describes the method: its class's, or its module's if only that has a `down …` line."""
+    of_class, of_module = (inspect.getdoc(o) or "" for o in (cls, inspect.getmodule(cls)))
+    return of_class if "\ndown " in of_class or "\ndown " not in of_module else of_module
 
 
 def summary_line(cls: type[Method]) -> str:
-    """Name, paper and idea of a method: the first line of its documentation."""
+    """Return the first line of a method's documentation, with its name, paper and idea."""
     return _documentation(cls).partition("\n")[0]
 
 
-def line_on_messages(cls: type[Method]) -> str:
-    """The line `down … | up … | client keeps … | server keeps …` of a method, '' where it has none."""
+def traffic_line(cls: type[Method]) -> str:
+    """Return the line `down … | up … | client keeps … | server keeps …` of a method, '' if it has none."""
     return next((line for line in _documentation(cls).splitlines() if line.startswith("down ")), "")
 
 
-def _plain(value: Any) -> Any:
+def _json_value(value: Any) -> Any:
+    """Return a hyper-parameter for JSON; a wrapped method becomes the name of its class."""
     return type(value).__name__ if isinstance(value, Method) else value
 
 
 def _print_methods(rows: list[dict[str, Any]]) -> None:
+    """Print the methods as a table."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
 
     table = Table("method", "paper", "hyper-parameters", "down", "up", "kept", box=SIMPLE_HEAD)
     for row in rows:
-        options = " ".join(f"{name}={value}" for name, value in row["hyperparameters"].items() if name != "inner")
+        defaults = " ".join(f"{name}={value}" for name, value in row["hyperparameters"].items() if name != "inner")
         sizes = (f"{row[key]:g}" for key in ("models_down", "models_up", "client_keeps_models"))
-        table.add_row(row["name"], row["paper"].split(":")[0], options, *sizes)
+        table.add_row(row["name"], row["paper"].split(":")[0], defaults, *sizes)
     notes = "down, up: sent to and by a client in a round, kept: by a client between rounds; in multiples of the model"
     Console().print(table, notes, sep="\n", highlight=False)
 
 
 def cite_command(words: list[str]) -> None:
-    """BibTeX of methods."""
+    """Run fedflat cite METHOD [METHOD ...]: print BibTeX entries, each once."""
     if not words or words[0] in ("-h", "--help"):
         print("usage: fedflat cite METHOD [METHOD ...]\n\nPrint the BibTeX entries of methods.")
         return
@@ -98,30 +105,38 @@ def cite_command(words: list[str]) -> None:
 
 @dataclass(frozen=True)
 class ProbesOptions:
-    """List what can be measured during training, and what it costs."""
+    """List the probes, which measure during training, and what each costs."""
 
     json: bool = False
     """Print JSON instead of a table."""
 
 
 def probes_command(words: list[str]) -> None:
-    """Every probe with what it measures and costs."""
+    """Run fedflat probes: list every probe with what it measures and what it costs."""
     options = parse_options(ProbesOptions, words, "fedflat probes")
     rows = [describe_probe(name, probe) for name, probe in PROBES.items()]
     if options.json:
         print(json.dumps(rows, indent=2, ensure_ascii=False))
     else:
-        _print_probes(["probe", "measures", "costs"], [[row["name"], row["summary"], row["costs"]] for row in rows])
+        print_table(["probe", "measures", "costs"], [[row["name"], row["summary"], row["costs"]] for row in rows])
 
 
 def describe_probe(name: str, probe: Probe) -> dict[str, str]:
-    """One probe as its docstring tells: first line, formulas between, and the last paragraph, "Costs …"."""
+    """Return what the catalogue shows of one probe, from its docstring.
+
+    The first line is the summary, the last paragraph ("Costs …") the costs, and what is between them the formulas.
+
+    Args:
+        name: the probe's name on the command line.
+        probe: its function.
+    """
     text, _, costs = (inspect.getdoc(probe) or "").rpartition("\n\nCosts ")
     summary, _, formulas = text.partition("\n\n")
     return {"name": name, "summary": summary, "formulas": formulas, "costs": " ".join(costs.split()).rstrip(".")}
 
 
-def _print_probes(headings: list[str], rows: list[list[str]]) -> None:
+def print_table(headings: list[str], rows: list[list[str]]) -> None:
+    """Print a table; where the output is no terminal it is up to 140 characters wide."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table

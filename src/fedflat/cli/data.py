@@ -1,8 +1,7 @@
-"""fedflat data list, prepare and show."""
+"""The commands fedflat data list, fedflat data prepare and fedflat data show."""
 
 from __future__ import annotations
 
-import io
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,88 +14,85 @@ from rich.filesize import decimal
 from rich.table import Table
 
 from fedflat.cli.arguments import parse_options, split_positionals
+from fedflat.cli.outputs import check_picture
 from fedflat.data.dataset import default_partition
 from fedflat.data.load import CatalogueRow, list_datasets, load_dataset
 from fedflat.data.partition import class_counts, describe_partition, partition_rows
 from fedflat.data.prepare import prepare_dataset
 from fedflat.data.prepared import cache_folder
 from fedflat.errors import UserError
-from fedflat.options import Count, Index, NonNegative, check_picture
+from fedflat.options import Count, Index, NonNegative
 
-_BUBBLES = (30, 20)  # clients and classes up to which every count gets a bubble of its own
-
-
-_PIXELS = 600  # height of the stacked picture
-
-
-_LISTED = 30  # clients up to which the table has a row for each
+_BUBBLE_CLIENTS, _BUBBLE_CLASSES = 30, 20  # up to so many, each client and class gets a bubble; columns beyond
+_COLUMN_PIXELS = 600  # height of the picture of columns
+_LISTED_CLIENTS = 30  # up to so many, the table has a row for each client
 
 
-def draw_partition(held: np.ndarray, title: str, out: Path) -> None:
-    """Draw the counts `held` [clients, classes] as PNG: bubbles for few clients, stacked columns for many."""
+def draw_partition(counts: np.ndarray, title: str, out: Path) -> None:
+    """Draw how many samples of each class each client has, as PNG: bubbles for few clients, else stacked columns.
+
+    Args:
+        counts: samples of each class of each client, [clients, classes].
+        title: first line of the title.
+        out: the file to write.
+    """
     from matplotlib.figure import Figure
 
-    clients, classes = held.shape
+    clients, classes = counts.shape
     figure = Figure(figsize=(min(4 + clients / 12, 14), 5), layout="constrained")
     axes = figure.add_subplot()
-    few = clients <= _BUBBLES[0] and classes <= _BUBBLES[1]
-    (_bubbles if few else _columns)(figure, axes, held)
-    axes.set_title(f"{title}\n{(held > 0).sum(1).mean():.2f} classes per client on average", fontsize=10)
+    few = clients <= _BUBBLE_CLIENTS and classes <= _BUBBLE_CLASSES
+    (_draw_bubbles if few else _draw_columns)(figure, axes, counts)
+    axes.set_title(f"{title}\n{(counts > 0).sum(1).mean():.2f} classes per client on average", fontsize=10)
     axes.set_xlabel("client")
-    image = io.BytesIO()
-    figure.savefig(image, format="png", dpi=150)
-    _write_png(out, image.getvalue())
-
-
-def _write_png(out: Path, data: bytes) -> None:
-    """Write `out` under a temporary name first."""
     temporary = out.with_name(f".{out.name}.{os.getpid()}")
-    temporary.write_bytes(data)
+    figure.savefig(temporary, format="png", dpi=150)
     os.replace(temporary, out)
 
 
-def _bubbles(figure: Any, axes: Any, held: np.ndarray) -> None:
-    """A disc per client and class whose area is the number of samples."""
-    client, label = held.nonzero()
-    axes.scatter(client, label, s=300 * held[client, label] / held.max(), c=_colours(held.shape[1])[label])
-    axes.set(xlim=(-0.7, len(held) - 0.3), ylim=(-0.7, held.shape[1] - 0.3), ylabel="class")
-    axes.set_xticks(range(0, len(held), 1 + len(held) // 15))
-    axes.set_yticks(range(held.shape[1]))
+def _draw_bubbles(figure: Any, axes: Any, counts: np.ndarray) -> None:
+    """Draw a disc per client and class, whose area is the number of samples."""
+    client, label = counts.nonzero()
+    area = 300 * counts[client, label] / counts.max()
+    axes.scatter(client, label, s=area, c=_class_colours(counts.shape[1])[label])
+    axes.set(xlim=(-0.7, len(counts) - 0.3), ylim=(-0.7, counts.shape[1] - 0.3), ylabel="class")
+    axes.set_xticks(range(0, len(counts), 1 + len(counts) // 15))
+    axes.set_yticks(range(counts.shape[1]))
 
 
-def _columns(figure: Any, axes: Any, held: np.ndarray) -> None:
-    """A column per client, as high as its samples, coloured by class; drawn as one image, so any number will do."""
+def _draw_columns(figure: Any, axes: Any, counts: np.ndarray) -> None:
+    """Draw a column per client, as high as its samples, coloured by class; one image, so any number of clients fits."""
     from matplotlib.colors import ListedColormap
 
-    colours = _colours(held.shape[1])
-    top = held.sum(1).max()
-    drawn = axes.imshow(
-        stacked_columns(held, _PIXELS),
-        cmap=ListedColormap(colours),
+    clients, classes = counts.shape
+    largest = counts.sum(1).max()
+    columns = axes.imshow(
+        stacked_columns(counts, _COLUMN_PIXELS),
+        cmap=ListedColormap(_class_colours(classes)),
         vmin=-0.5,
-        vmax=held.shape[1] - 0.5,
-        extent=(-0.5, len(held) - 0.5, 0, top),
+        vmax=classes - 0.5,
+        extent=(-0.5, clients - 0.5, 0, largest),
         origin="lower",
         aspect="auto",
         interpolation="nearest",
     )
-    if len(held) <= 200:
-        axes.vlines(np.arange(1, len(held)) - 0.5, 0, top, colors="white", linewidth=0.5)
+    if clients <= 200:
+        axes.vlines(np.arange(1, clients) - 0.5, 0, largest, colors="white", linewidth=0.5)
     axes.set_ylabel("samples")
-    ticks = np.unique(np.linspace(0, held.shape[1] - 1, min(held.shape[1], 10)).astype(int))
-    figure.colorbar(drawn, ax=axes, label="class", ticks=ticks)
+    ticks = np.unique(np.linspace(0, classes - 1, min(classes, 10)).astype(int))
+    figure.colorbar(columns, ax=axes, label="class", ticks=ticks)
 
 
-def stacked_columns(held: np.ndarray, height: int) -> np.ma.MaskedArray:
-    """[height, clients]: the class at each height of each client's column, masked above its end."""
-    ends = held.cumsum(1)
+def stacked_columns(counts: np.ndarray, height: int) -> np.ma.MaskedArray:
+    """Return the class at each height of each client's column, [height, clients], masked above the column's end."""
+    ends = counts.cumsum(1)
     level = (np.arange(height) + 0.5) * ends[:, -1].max() / height
     label = np.stack([np.searchsorted(end, level, side="right") for end in ends], axis=1)
-    return np.ma.masked_greater_equal(label, held.shape[1])
+    return np.ma.masked_greater_equal(label, counts.shape[1])
 
 
-def _colours(classes: int) -> np.ndarray:
-    """One colour per class: distinct ones up to 20 classes, shades of a rainbow beyond."""
+def _class_colours(classes: int) -> np.ndarray:
+    """Return one colour per class: distinct ones up to 20 classes, shades of a rainbow beyond."""
     from matplotlib import colormaps
 
     if classes <= 20:
@@ -104,43 +100,49 @@ def _colours(classes: int) -> np.ndarray:
     return colormaps["turbo"](np.linspace(0, 1, classes))
 
 
-def print_partition(held: np.ndarray, title: str) -> Table:
-    """Samples, classes and share of the largest class of each client; the spread over clients where they are many."""
-    few = len(held) <= _LISTED
-    shown = Table("client" if few else f"of {len(held)} clients", title=title)
+def partition_table(counts: np.ndarray, title: str) -> Table:
+    """Return a table of samples, classes and share of the largest class: per client, or summarised for many clients.
+
+    Args:
+        counts: samples of each class of each client, [clients, classes].
+        title: title of the table.
+    """
+    few = len(counts) <= _LISTED_CLIENTS
+    table = Table("client" if few else f"of {len(counts)} clients", title=title)
     for column in ("samples", "classes", "share of the largest class"):
-        shown.add_column(column, justify="right")
-    for row in (_each if few else _spread)(held.sum(1), (held > 0).sum(1), held.max(1) / held.sum(1)):
-        shown.add_row(*row)
-    return shown
+        table.add_column(column, justify="right")
+    rows = _client_rows if few else _summary_rows
+    for row in rows(counts.sum(1), (counts > 0).sum(1), counts.max(1) / counts.sum(1)):
+        table.add_row(*row)
+    return table
 
 
-def _each(sizes: np.ndarray, classes: np.ndarray, share: np.ndarray) -> list[list[str]]:
+def _client_rows(sizes: np.ndarray, classes: np.ndarray, share: np.ndarray) -> list[list[str]]:
     return [[f"{k}", f"{sizes[k]}", f"{classes[k]}", f"{share[k]:.1%}"] for k in range(len(sizes))]
 
 
-def _spread(sizes: np.ndarray, classes: np.ndarray, share: np.ndarray) -> list[list[str]]:
+def _summary_rows(sizes: np.ndarray, classes: np.ndarray, share: np.ndarray) -> list[list[str]]:
     measures = (("smallest", np.min), ("median", np.median), ("mean", np.mean), ("largest", np.max))
     return [[name, f"{f(sizes):g}", f"{f(classes):.4g}", f"{f(share):.1%}"] for name, f in measures]
 
 
-def prepare_and_tell(name: str, source: Path | None = None, cache: Path | None = None) -> None:
-    """Prepare a set from files at `source`, or download it."""
+def prepare_and_print(name: str, source: Path | None = None, cache: Path | None = None) -> None:
+    """Prepare a data set from the files at `source`, or download it, and print what was prepared."""
     path = prepare_dataset(name, source, cache)
     row = next(row for row in list_datasets(cache) if row.path == path)
-    found = f"{row.train} training and {row.test} test images, {row.classes} classes, read from {row.source}"
-    Console().print(f"{name}: {found}, in {path}", highlight=False, soft_wrap=True)
+    content = f"{row.train} training and {row.test} test images, {row.classes} classes, read from {row.source}"
+    Console().print(f"{name}: {content}, in {path}", highlight=False, soft_wrap=True)
 
 
 def print_datasets(cache: Path | None = None) -> None:
-    """Print what is prepared and what can be."""
-    shown = Table(title=f"data sets in {cache_folder(cache)}", title_justify="left", box=None, padding=(0, 2, 0, 0))
+    """Print the data sets that are prepared and those that can be."""
+    table = Table(title=f"data sets in {cache_folder(cache)}", title_justify="left", box=None, padding=(0, 2, 0, 0))
     for column in ("name", "train", "test", "shape", "classes", "on disk", "from"):
-        shown.add_column(column, justify="left" if column in ("name", "from") else "right", no_wrap=column == "name")
+        table.add_column(column, justify="left" if column in ("name", "from") else "right", no_wrap=column == "name")
     for row in list_datasets(cache):
-        shown.add_row(*_dataset_cells(row))
+        table.add_row(*_dataset_cells(row))
     hint = "(-: not prepared; prepare a set with: fedflat data prepare NAME [--from PATH])"
-    Console().print(shown, hint, sep="\n", highlight=False, markup=False)
+    Console().print(table, hint, sep="\n", highlight=False, markup=False)
 
 
 def _dataset_cells(row: CatalogueRow) -> list[str]:
@@ -161,17 +163,29 @@ def show_partition(
     out: Path,
     cache: Path | None = None,
 ) -> None:
-    """Draw how a partition spreads the classes over the clients, and print each client's size and classes."""
+    """Draw how a partition distributes the classes over the clients, and print each client's size and classes.
+
+    Args:
+        dataset: name of the data set.
+        partition: name of the partition, or "auto".
+        clients: number of clients.
+        alpha: concentration, for dirichlet and lda partitions.
+        shards: shards per client, for the shards partition.
+        seed: seed of the partition.
+        out: the PNG file to write.
+        cache: folder of prepared sets; FEDFLAT_CACHE or ~/.cache/fedflat unless given.
+    """
     check_picture(out)
     data = load_dataset(dataset, cache)
     partition = default_partition(data) if partition == "auto" else partition
     owner = None if data.owner is None else data.owner.numpy()
     labels = data.y.numpy()
-    held = class_counts(labels, partition_rows(partition, labels, clients, seed, alpha, shards, owner), data.classes)
-    title = f"{data.name}, {describe_partition(partition, alpha, shards)}, {len(held)} clients"
-    draw_partition(held, title, out)
+    rows = partition_rows(partition, labels, clients, seed, alpha, shards, owner)
+    counts = class_counts(labels, rows, data.classes)
+    title = f"{data.name}, {describe_partition(partition, alpha, shards)}, {len(counts)} clients"
+    draw_partition(counts, title, out)
     console = Console()
-    console.print(print_partition(held, title))
+    console.print(partition_table(counts, title))
     console.print(f"picture: {out}", highlight=False, soft_wrap=True)
 
 
@@ -185,7 +199,7 @@ class ListOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class PrepareOptions(ListOptions):
-    """Make a data set ready for training, from files or by downloading it."""
+    """Prepare a data set for training, from files or by downloading it."""
 
     from_: Annotated[Path | None, tyro.conf.arg(name="from")] = None
     """Folder or archive with the original files; downloaded unless given."""
@@ -193,16 +207,16 @@ class PrepareOptions(ListOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class ShowOptions(ListOptions):
-    """Draw and print how a partition deals the classes to the clients."""
+    """Draw and print how a partition distributes the classes over the clients."""
 
     partition: Literal["auto", "iid", "shards", "lda", "lda-released", "dirichlet", "natural"] = "auto"
-    """How samples are dealt to clients; auto is natural where the data name their clients, else dirichlet."""
+    """How samples are split among clients; auto is natural if the data set names their clients, else dirichlet."""
     clients: Count = 20
-    """Number of clients (given by the data for natural clients)."""
+    """Number of clients (a natural partition takes it from the data)."""
     alpha: NonNegative = 0.1
     """Concentration of dirichlet and lda partitions; smaller is more heterogeneous."""
     shards: Count = 2
-    """Shards per client of the shards partition."""
+    """Shards per client in the shards partition."""
     partition_seed: Index = 0
     """Seed of the partition."""
     out: Path = Path("partition.png")
@@ -210,24 +224,24 @@ class ShowOptions(ListOptions):
 
 
 def list_data(words: list[str]) -> None:
-    """fedflat data list."""
+    """Run fedflat data list with the words that follow it."""
     print_datasets(parse_options(ListOptions, words, "fedflat data list").cache)
 
 
 def prepare_data(words: list[str]) -> None:
-    """fedflat data prepare NAME."""
+    """Run fedflat data prepare NAME with the words that follow prepare."""
     names, flags = split_positionals(words)
     options = parse_options(PrepareOptions, flags, "fedflat data prepare NAME")
     if len(names) != 1:
-        raise UserError(f"{' '.join(['data prepare', *names])}: name one data set; fedflat data list shows them")
-    prepare_and_tell(names[0], options.from_, options.cache)
+        raise UserError(None, " ".join(["data prepare", *names]), "name one data set; fedflat data list shows them")
+    prepare_and_print(names[0], options.from_, options.cache)
 
 
 def show_data(words: list[str]) -> None:
-    """fedflat data show NAME, digits unless given."""
+    """Run fedflat data show [NAME] with the words that follow show; the data set is digits unless given."""
     names, flags = split_positionals(words)
     o = parse_options(ShowOptions, flags, "fedflat data show [NAME]")
     if len(names) > 1:
-        raise UserError(f"{' '.join(['data show', *names])}: name one data set")
+        raise UserError(None, " ".join(["data show", *names]), "name one data set")
     name = names[0] if names else "digits"
     show_partition(name, o.partition, o.clients, o.alpha, o.shards, o.partition_seed, o.out, o.cache)

@@ -1,4 +1,4 @@
-"""fedflat flower new: write the folder of a ready Flower app for an experiment."""
+"""fedflat flower new: write the folder of a Flower app that trains an experiment."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from fedflat.flower.config import ConfigValue, FederationOptions, to_run_config
 from fedflat.runs.config import load_experiment
 from fedflat.runs.experiment import Experiment
 
-COPIED = {name: name for name in ("server_app.py", "client_app.py", "make_certificates.py", "flower.env")}
-
-
-COPIED |= {"gitignore": ".gitignore"}
-
-
+COPIED_FILES = {  # file of the template → file of the app
+    "server_app.py": "server_app.py",
+    "client_app.py": "client_app.py",
+    "make_certificates.py": "make_certificates.py",
+    "flower.env": "flower.env",
+    "gitignore": ".gitignore",
+}
 PROJECT = """[project]
 name = "fedflat-federation"
 version = "1.0.0"
@@ -40,11 +41,16 @@ clientapp = "client_app:app"
 
 
 def write_flower_app(folder: Path, experiment: Experiment) -> None:
-    """Write the app; a folder that holds anything is left alone."""
+    """Write the app; raise UserError if the folder exists and is not empty.
+
+    Args:
+        folder: where to write it.
+        experiment: what the app trains.
+    """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(f"flower new {folder}: exists and is not an empty folder; choose another")
+        raise UserError(None, f"flower new {folder}", "exists and is not an empty folder; choose another")
     config, template = to_run_config(experiment, FederationOptions()), files("fedflat.flower") / "template"
-    texts = {target: (template / name).read_text(encoding="utf-8") for name, target in COPIED.items()}
+    texts = {target: (template / name).read_text(encoding="utf-8") for name, target in COPIED_FILES.items()}
     texts["pyproject.toml"] = PROJECT + flat_toml(config)
     texts["README.md"] = _readme((template / "README.md").read_text(encoding="utf-8"), config)
     folder.mkdir(parents=True, exist_ok=True)
@@ -53,17 +59,18 @@ def write_flower_app(folder: Path, experiment: Experiment) -> None:
 
 
 def flat_toml(config: Mapping[str, ConfigValue]) -> str:
-    """Flat keys and plain values as TOML, whose dotted keys are the levels."""
-    return "".join(f"{key} = {_value(value)}\n" for key, value in config.items())
+    """Return a run configuration as TOML, one line for each dotted key."""
+    return "".join(f"{key} = {_toml_value(value)}\n" for key, value in config.items())
 
 
-def _value(value: ConfigValue) -> str:
+def _toml_value(value: ConfigValue) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
 
 
 def _readme(text: str, config: Mapping[str, ConfigValue]) -> str:
+    """Fill the template of the README with the numbers and names of this app."""
     clients = int(config["clients"])
     return Template(text).substitute(
         clients=clients,
@@ -75,18 +82,21 @@ def _readme(text: str, config: Mapping[str, ConfigValue]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class NewOptions:
-    """Write a ready Flower app that trains an experiment with clients on machines of their own."""
+    """Write a Flower app that trains an experiment with every client on a machine of its own."""
 
     config: Path | None = None
-    """YAML file of the experiment, such as the config.yaml of a run; the defaults unless given."""
+    """YAML file of the experiment, such as the config.yaml of a run; without it, the defaults."""
 
 
 def new_app(words: list[str]) -> None:
-    """fedflat flower new DIR."""
+    """Run fedflat flower new DIR.
+
+    Args:
+        words: what follows `flower new` on the command line.
+    """
     folders, flags = split_positionals(words)
     options = parse_options(NewOptions, flags, "fedflat flower new DIR")
     if len(folders) != 1:
-        raise UserError(f"{' '.join(['flower new', *folders])}: name the folder to write")
-
+        raise UserError(None, " ".join(["flower new", *folders]), "name the folder to write")
     write_flower_app(Path(folders[0]), load_experiment(options.config) if options.config else Experiment())
     print(f"a Flower app in {folders[0]}; its README.md has the commands")

@@ -1,4 +1,4 @@
-"""fedflat personalise."""
+"""fedflat personalise: the accuracy of personal models as a table and as personalise.json in the run's folder."""
 
 from __future__ import annotations
 
@@ -21,7 +21,12 @@ from fedflat.runs.folder import write_atomically
 def print_personalised(
     run: Path, epochs: Sequence[int] = (1, 5), out: Path | None = None, alone: bool = True, lr: float | None = None
 ) -> None:
-    """Print the accuracy of personal models and write them to `out`, by default personalise.json in RUN."""
+    """Print the mean accuracies of personal models and write every client's accuracy to a JSON file.
+
+    Args:
+        run, epochs, alone, lr: see `fedflat.personalise`.
+        out: the file to write, personalise.json in the run's folder by default.
+    """
     out = out or run / "personalise.json"
     rows = personalise(run, epochs, alone, lr)
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -32,39 +37,38 @@ def print_personalised(
 
 
 def personal_table(rows: Sequence[AccuracyRow]) -> Table:
-    """One line per scheme and number of epochs."""
+    """Return a table with one line for each scheme and number of epochs."""
     clients = sum(len(seed) for seed in rows[0].clients.values())
     caption = (
         f"mean ± standard deviation over {clients} clients (of all seeds), tested on their own label mix; "
         "0 epochs is the global model"
     )
-    shown = Table("model", "epochs", "accuracy", caption=caption)
+    table = Table("model", "epochs", "accuracy", caption=caption)
     for row in rows:
-        shown.add_row(row.scheme, str(row.epochs), f"{row.accuracy:.2%} ± {row.std:.2%}")
-    return shown
+        table.add_row(row.scheme, str(row.epochs), f"{row.accuracy:.2%} ± {row.std:.2%}")
+    return table
 
 
 @dataclass(frozen=True, kw_only=True)
 class PersonaliseOptions:
-    """Let every client make the final model of a run its own, and measure it on the client's label mix."""
+    """Fine-tune the final model of a run on every client's own data, and measure it on the client's label mix."""
 
     epochs: tuple[Epochs, ...] = (1, 5)
-    """Epochs of fine-tuning on the client's own data; 0 is the global model."""
+    """Numbers of epochs of fine-tuning on the client's own data; 0 is the global model."""
     lr: Positive | None = None
     """Learning rate of fine-tuning; the run's unless given."""
     no_alone: bool = False
-    """Leave out the models that clients train alone from the initial one."""
+    """Leave out local-only training: models that clients train from the initial model without federation."""
     out: Path | None = None
     """File for every client's accuracy; personalise.json in the run's folder unless given."""
 
 
 def personalise_command(words: list[str]) -> None:
-    """fedflat personalise RUN."""
+    """Run fedflat personalise RUN."""
     runs, flags = split_positionals(words)
     options = parse_options(PersonaliseOptions, flags, "fedflat personalise RUN")
     if len(runs) != 1:
-        raise UserError(f"{' '.join(['personalise', *runs])}: name the folder of one complete run")
+        raise UserError(None, " ".join(["personalise", *runs]), "name the folder of one complete run")
     out = options.out or Path(runs[0]) / "personalise.json"
     check_file(out, "personalise.json")
-
     print_personalised(Path(runs[0]), options.epochs, out, not options.no_alone, options.lr)

@@ -1,4 +1,4 @@
-"""fedflat run and fedflat compare."""
+"""fedflat run and fedflat compare: train one method, or several with the same setting."""
 
 from __future__ import annotations
 
@@ -8,21 +8,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
-from statistics import fmean
-from typing import Any
 
-from fedflat.cli.arguments import RunFiles, parse_flags, parse_method, refuse_inner, split_positionals
+from fedflat.cli.arguments import RunFiles, check_inner_flags, parse_flags, parse_method, split_positionals
 from fedflat.cli.catalogue import summary_line
 from fedflat.cli.outputs import output_folder, slug
 from fedflat.core.local_training import example_messages
 from fedflat.core.method import Method
 from fedflat.engine.processes import find_rank
 from fedflat.engine.sequential import client_batches
-from fedflat.errors import UserError
+from fedflat.errors import UserError, mention
 from fedflat.methods import METHODS
 from fedflat.methods.differential_privacy import describe_privacy
 from fedflat.options import Fraction
-from fedflat.progress import LogTicker
+from fedflat.progress import TrainingBar
 from fedflat.runs.build import build_run
 from fedflat.runs.config import dump_experiment, load_experiment, method_to_dict, same_run
 from fedflat.runs.experiment import Experiment, Setting
@@ -33,136 +31,142 @@ from fedflat.runs.train import run
 
 @contextmanager
 def tell_how_to_continue(
-    command: list[str], folders: list[Path], out: Path, shown: Sequence[str] = ()
+    command: list[str], folders: list[Path], out: Path, report_flags: Sequence[str] = ()
 ) -> Iterator[None]:
-    """Whatever stops `command`, which trains in `folders` and reports with the flags `shown`, tells how to continue."""
-    again = [*command, *shown]
+    """Add the command that continues a run to the message of Ctrl-C, and to that of a folder with other options.
+
+    Args:
+        command: the words after fedflat, without options.
+        folders: the folders of the runs that the command trains.
+        out: the folder of --out.
+        report_flags: flags of the report, such as --target 0.9.
+    """
+    command = [*command, *report_flags]
     try:
         yield
     except OtherRunError as error:
-        raise UserError(f"{error}, or continue that one: {_continue_command(again, error.path, out)}") from None
+        again = _continue_command(command, error.value, out)
+        raise UserError("out", error.value, f"{error.problem}, or continue that one: {again}") from None
     except KeyboardInterrupt:
         begun = [folder for folder in folders if (folder / "config.yaml").exists()]
         if all((folder / "result.json").exists() for folder in folders):
-            report = ["fedflat", "report", *map(str, folders), *shown]
+            report = ["fedflat", "report", *map(str, folders), *report_flags]
             hint = f"training is complete; for the report: {shlex.join(report)}"
         else:
-            hint = f"continue with: {_continue_command(again, begun[0], out)}" if begun else "nothing was written"
+            hint = f"continue with: {_continue_command(command, begun[0], out)}" if begun else "nothing was written"
         raise KeyboardInterrupt(hint) from None
 
 
 def _continue_command(command: list[str], folder: Path, out: Path) -> str:
-    """The command that continues in `out` as one of its folders was begun."""
+    """The command that continues in `out` with the configuration of the run in `folder`."""
     return shlex.join(["fedflat", *command, "--config", str(folder / "config.yaml"), "--out", str(out), "--resume"])
 
 
 def dry_run(experiments: Mapping[str, Experiment]) -> None:
-    """One step of every method, by the words that name it; methods of one setting share data and model."""
-    assembly = build_run(next(iter(experiments.values())))
-    w, batch = assembly.starts[0], next(client_batches(assembly.feed, 0, 0, 0, 0))
+    """Take one local step with every method; raise UserError for a method that cannot be trained.
+
+    Args:
+        experiments: experiments with the same setting, by the words that name their methods.
+    """
+    built = build_run(next(iter(experiments.values())))
+    w, batch = built.initial_params[0], next(client_batches(built.client_data, 0, 0, 0, 0))
     for name, experiment in experiments.items():
         method = experiment.method
         try:
-            method.step(assembly.task, w, batch, example_messages(method, w)[0], method.init_client(w))
+            method.step(built.task, w, batch, example_messages(method, w)[0], method.init_client(w))
         except UserError as error:
-            named = str(error).startswith(f"method {name}:")
-            raise error if named else UserError(f"method {name}: {error}") from None
+            subject = f"method {name}"
+            raise error if error.value == subject else UserError(None, subject, error) from None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CompareFiles(RunFiles):
-    """Where the comparison is described and what it leaves."""
+    """Configuration file and results."""
 
     out: Path | None = None
     """Folder for the results; runs/compare-DATE-TIME unless given."""
     target: Fraction = 0.8
-    """Accuracy whose first reaching is counted in rounds."""
+    """Accuracy for which the rounds until it is first reached are counted."""
 
 
 def run_command(words: list[str]) -> None:
     """Train one method."""
     names, flags = split_positionals(words)
     if len(names) > 1:
-        raise UserError(f"run {' '.join(names)}: give one method; several are for fedflat compare")
-    if not names and not _asks(flags, "--config", "--help", "-h"):
-        raise UserError(f"run: name a method first, for example fedflat run fedsol; methods are {', '.join(METHODS)}")
-    base = _from_file(flags)
-    method = _method(names[0], base.method) if names else base.method
-    known = f"Train one method: {', '.join(METHODS)}. fedflat run METHOD --help shows its own flags as well."
-    about = f"Train {summary_line(type(method))}" if names else known
+        raise UserError(None, f"run {' '.join(names)}", "give one method; several are for fedflat compare")
+    if not names and not _has_flag(flags, "--config", "--help", "-h"):
+        example = "name a method first, for example fedflat run fedsol"
+        raise UserError(None, "run", f"{example}; methods are {', '.join(METHODS)}")
+    base = _config_file(flags)
+    method = _choose_method(names[0], base.method) if names else base.method
+    methods = f"Train one method: {', '.join(METHODS)}. fedflat run METHOD --help shows its own flags as well."
+    about = f"Train {summary_line(type(method))}" if names else methods
     prog = f"fedflat run {names[0] if names else 'METHOD'}"
     if names:
-        refuse_inner(names[0], method, flags)
+        check_inner_flags(names[0], method, flags)
     options = parse_flags(method, base, RunFiles, flags, prog, about)
     values = {f.name: getattr(options.method, f.name) for f in dataclasses.fields(method)}
-    experiment = _experiment(dataclasses.replace(method, **values), options.setting)
+    experiment = _make_experiment(dataclasses.replace(method, **values), options.setting)
     label = names[0] if names else method_to_dict(method)["name"]
     leads = find_rank(experiment.engine).leads
     with output_folder(options.files, label, leads) as out, tell_how_to_continue(["run"], [out], out):
         result = train_with_bar(experiment, out, options.files.resume, label)
         if leads:
-            _show([(label, result)], [out], out / "report.html", 0.8)
+            _print_and_report([(label, result)], [out], out / "report.html", CompareFiles.target)
 
 
 def compare_command(words: list[str]) -> None:
-    """Train several methods under the same setting."""
+    """Train several methods with the same setting."""
     names, flags = split_positionals(words)
-    if not names and not _asks(flags, "--help", "-h"):
-        raise UserError("compare: name the methods first, for example fedflat compare fedavg fedsol:rho=2")
+    if not names and not _has_flag(flags, "--help", "-h"):
+        raise UserError(None, "compare", "name the methods first, for example fedflat compare fedavg fedsol:rho=2")
     if len(set(names)) < len(names):
-        raise UserError(f"compare {' '.join(names)}: every method may appear once")
-    base = _from_file(flags)
+        raise UserError(None, f"compare {' '.join(names)}", "every method may appear once")
+    base = _config_file(flags)
     methods = [parse_method(name) for name in names]
     about = f"Train several methods (NAME or NAME:rho=2,...) and compare them: {', '.join(METHODS)}."
     options = parse_flags(None, base, CompareFiles, flags, "fedflat compare METHOD METHOD ...", about)
     if find_rank(options.setting.engine).size > 1:
-        raise UserError("compare: trains in one process; under torchrun use fedflat run for each method")
-    experiments = {name: _experiment(method, options.setting) for name, method in zip(names, methods, strict=True)}
+        raise UserError(None, "compare", "trains in one process; under torchrun use fedflat run for each method")
+    experiments = {name: _make_experiment(method, options.setting) for name, method in zip(names, methods, strict=True)}
     with output_folder(options.files, "compare", leads=True) as out:
         folders = {name: out / slug(name) for name in names}
         target = options.files.target
-        shown = [] if target == CompareFiles.target else ["--target", str(target)]
-        with tell_how_to_continue(["compare", *names], list(folders.values()), out, shown):
-            results = _compared(experiments, folders, options.files.resume)
-            _show(results, list(folders.values()), out / "report.html", target)
+        report_flags = [] if target == CompareFiles.target else ["--target", str(target)]
+        with tell_how_to_continue(["compare", *names], list(folders.values()), out, report_flags):
+            results = _train_all(experiments, folders, options.files.resume)
+            _print_and_report(results, list(folders.values()), out / "report.html", target)
 
 
-def _compared(
+def _train_all(
     experiments: Mapping[str, Experiment], folders: Mapping[str, Path], resume: bool
 ) -> list[tuple[str, Result]]:
-    """Every method's result, those of a resumed comparison as they are; what cannot be trained is refused first."""
-    done = {name: _finished(experiment, folders[name], resume) for name, experiment in experiments.items()}
-    if left := {name: experiment for name, experiment in experiments.items() if not done[name]}:
-        dry_run(left)
+    """The result of every method by its name. Methods that a resumed comparison has finished are not trained again."""
+    done = {name: _finished_result(experiment, folders[name], resume) for name, experiment in experiments.items()}
+    if remaining := {name: experiment for name, experiment in experiments.items() if not done[name]}:
+        dry_run(remaining)
     return [(name, done[name] or train_with_bar(e, folders[name], resume, name)) for name, e in experiments.items()]
 
 
 def train_with_bar(experiment: Experiment, out: Path, resume: bool, label: str) -> Result:
-    """Train with a live progress bar, or lines where there is no terminal, of which many processes show one."""
-    from fedflat.progress import TrainingBar
+    """Train with a progress bar, or with a line now and then if stderr is not a terminal. Only rank 0 shows it.
 
+    Args:
+        experiment: what to train.
+        out: the run's folder.
+        resume: whether to continue an interrupted run.
+        label: the words that name the method.
+    """
     if not find_rank(experiment.engine).leads:
         return run(experiment, out, resume)
-    pulse = LogTicker()
     with TrainingBar(label, experiment.rounds) as bar:
-
-        def watch(round: int, rows: list[dict[str, Any]]) -> None:
-            bar.update(round, rows)
-            pulse.tell(_progress_line(label, round, experiment.rounds, rows))
-
-        return run(experiment, out, resume, watch)
+        return run(experiment, out, resume, bar.update)
 
 
-def _progress_line(label: str, round: int, rounds: int, rows: list[dict[str, Any]]) -> str:
-    """How far training is, in words."""
-    accuracy = f", accuracy {fmean(row['accuracy'] for row in rows):.1%}" if rows else ""
-    return f"{label}: round {round} of {rounds}{accuracy}"
-
-
-def _show(results: list[tuple[str, Result]], runs: list[Path], page: Path, target: float) -> None:
-    """Write the report, where the packages that draw it are installed, and print the table."""
-    from fedflat.public import write_report
+def _print_and_report(results: list[tuple[str, Result]], runs: list[Path], page: Path, target: float) -> None:
+    """Print the table of results, and write the report if the packages that it needs are installed."""
     from fedflat.report.tables import print_results
+    from fedflat.reproduce import write_report
 
     print_results(results, target)
     for label, result in results:
@@ -176,8 +180,11 @@ def _show(results: list[tuple[str, Result]], runs: list[Path], page: Path, targe
     print(f"results in {page.parent}, report in {page}")
 
 
-def _finished(experiment: Experiment, folder: Path, resume: bool) -> Result | None:
-    """The result that a resumed comparison keeps; refuses early what could not be trained or kept."""
+def _finished_result(experiment: Experiment, folder: Path, resume: bool) -> Result | None:
+    """The result in the folder of a resumed comparison, None if the method still has to be trained.
+
+    Raises UserError if the options cannot be used or the folder belongs to another run.
+    """
     from fedflat.runs.read import read_stored_run
 
     experiment.check()
@@ -185,19 +192,20 @@ def _finished(experiment: Experiment, folder: Path, resume: bool) -> Result | No
     if not config.exists():
         return None
     if not resume:
-        raise UserError(f"--out {folder.parent}: already holds {folder.name}; add --resume or choose another folder")
+        problem = f"already holds {folder.name}; add {mention('resume')} or choose another folder"
+        raise UserError("out", folder.parent, problem)
     if not same_run(stored := config.read_text(encoding="utf-8", errors="replace"), dump_experiment(experiment)):
         raise OtherRunError(folder, stored, dump_experiment(experiment))
     return read_stored_run(folder).result if (folder / "result.json").exists() else None
 
 
-def _asks(flags: Iterable[str], *wanted: str) -> bool:
-    """Whether one of these flags is given."""
-    return any(word.partition("=")[0] in wanted for word in flags)
+def _has_flag(words: Iterable[str], *flags: str) -> bool:
+    """Whether one of `flags` is given."""
+    return any(word.partition("=")[0] in flags for word in words)
 
 
-def _from_file(flags: list[str]) -> Experiment:
-    """The experiment of --config, or the defaults."""
+def _config_file(flags: list[str]) -> Experiment:
+    """The experiment in the file of --config, or the defaults."""
     for word, value in pairwise([*flags, ""]):
         if word == "--config" and value:
             return load_experiment(Path(value))
@@ -206,14 +214,13 @@ def _from_file(flags: list[str]) -> Experiment:
     return Experiment()
 
 
-def _method(spec: str, base: Method) -> Method:
-    """The method a spec names, with the hyper-parameters of the config file where it is the file's method."""
+def _choose_method(spec: str, base: Method) -> Method:
+    """The method of a spec; that of the config file if the spec is just the same name."""
     method = parse_method(spec)
     return base if type(method) is type(base) and ":" not in spec and "+" not in spec else method
 
 
-def _experiment(method: Method, setting: Setting) -> Experiment:
-    """The experiment that the parsed flags describe."""
+def _make_experiment(method: Method, setting: Setting) -> Experiment:
     experiment = Experiment(method=method, **{f.name: getattr(setting, f.name) for f in dataclasses.fields(Setting)})
     experiment.check_named("train with fedflat.run in Python, or name another")
     return experiment

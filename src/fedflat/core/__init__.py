@@ -1,1 +1,1 @@
-"""The contract between methods and engines: method, task, local training, states, vectors, random numbers."""
+"""The contract between methods and engines: Method, Task, local training, states, vectors and random numbers."""

@@ -1,4 +1,8 @@
-"""Local training of one client: the only loop over batches, and the bytes of the messages around it."""
+"""Local training of one client: the steps of the optimiser, and the bytes of the messages before and after it.
+
+Engines call `start_local_training`, then `local_step` for every batch, then `finish_local_training`. `local_update` is
+the three in a plain loop.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,16 @@ from fedflat.core.task import Batch, Task
 
 
 class SGD(NamedTuple):
-    """The clients' optimiser: b ← m·b + direction + λ·w; w ← w − η·b, with b = 0 at the start of every round."""
+    """The clients' optimiser: stochastic gradient descent with momentum m and weight decay λ on a method's direction d.
+
+    b ← m b + d + λ w;  w ← w − η b, with b = 0 at the start of every round. The method computes d; weight decay acts at
+    the unperturbed w and never enters d.
+
+    Args:
+        lr: the learning rate η of this round, a scalar tensor.
+        momentum: m.
+        weight_decay: λ.
+    """
 
     lr: Tensor
     momentum: float
@@ -22,7 +35,13 @@ class SGD(NamedTuple):
 
 
 class LocalState(NamedTuple):
-    """What one local step hands to the next."""
+    """The state of one client's training between two steps.
+
+    Args:
+        w: the client's model, [P].
+        buffer: the momentum buffer b, [P].
+        client: the state that the method keeps for the client.
+    """
 
     w: Tensor
     buffer: Tensor
@@ -30,42 +49,79 @@ class LocalState(NamedTuple):
 
 
 def start_local_training(msg: Any, client: Any) -> LocalState:
-    """Local training begins where the message says, without momentum."""
+    """Return the state before the first step: the model that was received, and a momentum buffer of zeros.
+
+    Args:
+        msg: the method's message; training starts from msg.params, [P].
+        client: the state that the method keeps for the client.
+    """
     return LocalState(msg.params, torch.zeros_like(msg.params), client)
 
 
-def local_step(method: Method, task: Task, sgd: SGD, carry: LocalState, batch: Batch, msg: Any) -> LocalState:
-    """One step: the method gives the direction, weight decay acts at the unperturbed w."""
-    direction, client = method.step(task, carry.w, batch, msg, carry.client)
+def local_step(method: Method, task: Task, sgd: SGD, state: LocalState, batch: Batch, msg: Any) -> LocalState:
+    """Return the state after one step of SGD on the method's direction. Frozen parameters stay as they are.
+
+    Args:
+        method: the method whose `step` gives the direction.
+        task: the model and its loss.
+        sgd: the optimiser's settings.
+        state: the state before the step.
+        batch: the samples of the step.
+        msg: the method's message.
+    """
+    direction, client = method.step(task, state.w, batch, msg, state.client)
     if sgd.momentum:
-        direction = sgd.momentum * carry.buffer + direction
-    step = direction + sgd.weight_decay * carry.w
-    w = carry.w - sgd.lr * step
+        direction = sgd.momentum * state.buffer + direction
+    change = direction + sgd.weight_decay * state.w
+    w = state.w - sgd.lr * change
     if method.frozen:
-        w = torch.where(task.mask(method.frozen, w.device), carry.w, w)
-    return LocalState(w, step if sgd.momentum else carry.buffer, client)
+        w = torch.where(task.mask(method.frozen, w.device), state.w, w)
+    return LocalState(w, change if sgd.momentum else state.buffer, client)
 
 
-def finish_local_training(method: Method, sgd: SGD, carry: LocalState, msg: Any, steps: Tensor) -> tuple[Any, Any]:
-    """The reply and the state the client keeps."""
+def finish_local_training(method: Method, sgd: SGD, state: LocalState, msg: Any, steps: Tensor) -> tuple[Any, Any]:
+    """Return the client's reply and the state that the method keeps for it.
+
+    Args:
+        method: the method whose `reply` makes both.
+        sgd: the optimiser's settings.
+        state: the state after the last step.
+        msg: the method's message.
+        steps: how many steps the client took, a scalar tensor.
+    """
     local = Local(sgd.lr, steps, torch.full_like(sgd.lr, sgd.momentum))
-    return method.reply(carry.w, msg, carry.client, local)
+    return method.reply(state.w, msg, state.client, local)
 
 
 def local_update(
     method: Method, task: Task, sgd: SGD, msg: Any, client: Any, batches: Iterable[Batch]
 ) -> tuple[Tensor, Any, Any]:
-    """Train one client on `batches`; returns the end of training, the reply and the client's new state."""
-    carry, steps = start_local_training(msg, client), 0
+    """Train one client; return its model at the end [P], its reply and the state that the method keeps for it.
+
+    Args:
+        method: the method.
+        task: the model and its loss.
+        sgd: the optimiser's settings.
+        msg: the method's message.
+        client: the state that the method keeps for the client.
+        batches: the batches of this round, in order.
+    """
+    state, steps = start_local_training(msg, client), 0
     for batch in batches:
-        carry, steps = local_step(method, task, sgd, carry, batch, msg), steps + 1
-    count = torch.tensor(float(steps), dtype=carry.w.dtype, device=carry.w.device)
-    reply, client = finish_local_training(method, sgd, carry, msg, count)
-    return carry.w, reply, client
+        state, steps = local_step(method, task, sgd, state, batch, msg), steps + 1
+    count = torch.tensor(float(steps), dtype=state.w.dtype, device=state.w.device)
+    reply, client = finish_local_training(method, sgd, state, msg, count)
+    return state.w, reply, client
 
 
 class Traffic(NamedTuple):
-    """Bytes per client and round, and what a client keeps between rounds."""
+    """Bytes that one client receives and sends in a round, and bytes that it keeps between rounds.
+
+    Args:
+        down: received from the server.
+        up: sent to the server.
+        kept: the size of the client's state.
+    """
 
     down: int
     up: int
@@ -73,7 +129,14 @@ class Traffic(NamedTuple):
 
 
 def example_messages(method: Method, params: Tensor) -> tuple[Any, Any, Any]:
-    """A message, a reply to it and a client's state, as the method makes them for this model."""
+    """Return a message, a reply and a client's state as the method makes them, to see their structure and size.
+
+    Nothing is trained: the reply is that of a client whose model did not move.
+
+    Args:
+        method: the method.
+        params: a model, [P]; only its length, dtype and device matter.
+    """
     client = method.init_client(params)
     message = method.broadcast(method.init_server(params))
     one = torch.ones((), dtype=params.dtype, device=params.device)
@@ -82,6 +145,11 @@ def example_messages(method: Method, params: Tensor) -> tuple[Any, Any, Any]:
 
 
 def count_traffic(method: Method, params: Tensor) -> Traffic:
-    """Bytes of everything that a client receives, sends and keeps."""
+    """Return the bytes that one client receives and sends in a round, over all exchanges, and the bytes that it keeps.
+
+    Args:
+        method: the method.
+        params: a model, [P]; only its length, dtype and device matter.
+    """
     message, reply, kept = example_messages(method, params)
     return Traffic(method.exchanges * count_bytes(message), method.exchanges * count_bytes(reply), count_bytes(kept))

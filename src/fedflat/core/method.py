@@ -1,7 +1,26 @@
-"""The contract between methods and engines. `Method` is FedAvg written out; a method overrides what its paper changes.
+"""The contract between methods and engines.
 
-Server and clients exchange typed messages, all state is a NamedTuple of tensors, parameters travel as one flat vector.
-A method never sees a single reply, only the cohort's means, so secure aggregation and streaming come for free.
+A method is a frozen dataclass of hyper-parameters with pure functions. The base class `Method` is FedAvg written out; a
+method overrides what its paper changes. One round with a cohort S of clients is
+
+    message = method.broadcast(server)                                        on the server
+    for every client k of S:                                                  on the clients
+        w = message.params
+        for every batch:
+            direction, client = method.step(task, w, batch, message, client)
+            w = w − lr · direction                                            (with momentum and weight decay)
+        reply, client = method.reply(w, message, client, local)
+    server = method.update(server, cohort)                                    cohort: the means of all replies
+
+Rules that engines rely on:
+
+- The parameters of the model are one flat vector of length P, written [P].
+- Server states, client states, messages and replies are NamedTuples of tensors (or nested ones, or the empty tuple).
+  Names, shapes and dtypes of their tensors never change between rounds: they are what a checkpoint stores.
+- `step` runs under torch.func.vmap over many clients: tensor arithmetic only, no `.item()`, no `if` on a tensor.
+- Nothing is changed in place. Whatever changes between rounds is part of a state or a message, never of `self`.
+- `update` sees means over the cohort and never a single reply. Therefore secure aggregation, differential privacy and
+  several processes work with every method.
 """
 
 from __future__ import annotations
@@ -15,25 +34,43 @@ from fedflat.core.task import Batch, Task
 
 
 class Server(NamedTuple):
-    """What the server keeps between rounds; every method's has `params`, the model that is evaluated."""
+    """The server's state between rounds. Every method's server state has `params`.
+
+    Args:
+        params: the global model w that is evaluated, [P].
+    """
 
     params: Tensor
 
 
 class Message(NamedTuple):
-    """Down: where local training starts."""
+    """What the server sends to every client of the cohort. Every method's message has `params`.
+
+    Args:
+        params: the model from which local training starts, [P].
+    """
 
     params: Tensor
 
 
 class Reply(NamedTuple):
-    """Up: end minus start of local training."""
+    """What a client sends back after local training.
+
+    Args:
+        delta: the change w_k − w of the model, end minus start of local training, [P].
+    """
 
     delta: Tensor
 
 
 class Local(NamedTuple):
-    """What a client knows of its own training at its end."""
+    """What a client knows about its own training when it ends. All are scalar tensors, [].
+
+    Args:
+        lr: the learning rate η of this round.
+        steps: the number K_k of steps that the client took.
+        momentum: the momentum m of the client's optimiser.
+    """
 
     lr: Tensor
     steps: Tensor
@@ -41,7 +78,16 @@ class Local(NamedTuple):
 
 
 class Cohort(NamedTuple):
-    """Means over the replies that arrived, weighted (`mean`) and plain (`uniform`), their number, and all clients'."""
+    """The replies of one exchange, as means over the clients whose replies arrived.
+
+    `mean` and `uniform` are built like one reply: cohort.mean.delta is [P] where a reply's delta is [P].
+
+    Args:
+        mean: the weighted mean Σ p_k r_k, with weights p_k ≥ 0 that sum to 1.
+        uniform: the plain mean Σ r_k / |S|.
+        size: the number |S| of these clients.
+        population: the number N of all clients of the federation.
+    """
 
     mean: Any
     uniform: Any
@@ -56,36 +102,77 @@ class Method:
     down w | up w_k − w | client keeps – | server keeps w
 
     w ← w + Σ p_k (w_k − w)
+
+    Fields of a subclass are its hyper-parameters. Types such as `Positive` give their range.
     """
 
-    citation: ClassVar[str] = ""
-    exchanges: ClassVar[int] = 1  # broadcast-train-update cycles in one round, with the same clients
-    frozen: ClassVar[str] = ""  # parameters whose names begin so stay as they were received
+    citation: ClassVar[str] = ""  # BibTeX entry of the paper
+    exchanges: ClassVar[int] = 1  # cycles of broadcast, training and update in one round, all with the same cohort
+    frozen: ClassVar[str] = ""  # parameters whose names begin with this are not trained; "" trains all
 
     def init_server(self, params: Tensor) -> Any:
-        """The server's state before the first round."""
+        """Return the server's state before the first round.
+
+        Args:
+            params: the initial model, [P].
+        """
         return Server(params)
 
     def init_client(self, params: Tensor) -> Any:
-        """A client's state before it first takes part; `params` is the initial model."""
+        """Return the state of a client that has not taken part yet, () if the method's clients keep nothing.
+
+        Args:
+            params: the initial model, [P].
+        """
         return ()
 
     def broadcast(self, server: Any) -> Any:
-        """What every client of the round receives."""
+        """Return the message that every client of the cohort receives.
+
+        Args:
+            server: the server's state.
+        """
         return Message(server.params)
 
     def step(self, task: Task, w: Tensor, batch: Batch, msg: Any, client: Any) -> tuple[Tensor, Any]:
-        """The direction handed to the optimiser at w, and the client's new state."""
+        """Return the direction d of one local step, [P], and the client's new state.
+
+        The optimiser then does w ← w − η d, with its own momentum and weight decay (see core.local_training.SGD).
+
+        Args:
+            task: the model and its loss as functions of w.
+            w: the client's current model, [P].
+            batch: the samples of this step.
+            msg: the message that the client received.
+            client: the client's state.
+        """
         return task.grad(w, batch), client
 
     def reply(self, w: Tensor, msg: Any, client: Any, local: Local) -> tuple[Any, Any]:
-        """What the client sends after its last step, and what it keeps."""
+        """Return what the client sends after its last step, and the state that it keeps until it takes part again.
+
+        Args:
+            w: the client's model at the end of local training, [P].
+            msg: the message that the client received.
+            client: the client's state after its last step.
+            local: its learning rate, number of steps and momentum.
+        """
         return Reply(w - msg.params), client
 
     def update(self, server: Any, cohort: Cohort) -> Any:
-        """The server's next state."""
+        """Return the server's next state.
+
+        Args:
+            server: the server's state.
+            cohort: the means of the cohort's replies.
+        """
         return server._replace(params=server.params + cohort.mean.delta)
 
     def personal(self, server: Any, client: Any) -> Tensor:
-        """The model a client uses after training."""
+        """Return the model that a client uses after federated training, [P].
+
+        Args:
+            server: the server's final state.
+            client: the client's final state.
+        """
         return server.params

@@ -1,1 +1,1 @@
-"""Datasets, how they are split over clients, and how batches are made of them."""
+"""Data sets, their partition over clients, and the batches made of them."""

@@ -1,4 +1,4 @@
-"""Which samples make which batch, and the batches themselves."""
+"""Batches of clients: which samples each step takes, and the augmented, normalised samples themselves."""
 
 from __future__ import annotations
 
@@ -17,7 +17,13 @@ from fedflat.data.dataset import Augment, Dataset
 
 
 class BatchPlan(NamedTuple):
-    """Row numbers, mask and random key of every sample of every step; real steps of a client come first."""
+    """The samples of every step of every client, [clients, steps, batch]. Steps that only pad a client come last.
+
+    Args:
+        rows: row numbers in the training set, int64.
+        mask: False where a sample is padding.
+        key: a random int64 word per sample, for augmentation.
+    """
 
     rows: Tensor
     mask: Tensor
@@ -25,27 +31,36 @@ class BatchPlan(NamedTuple):
 
 
 class BatchSource(Protocol):
-    """Where engines get batches from."""
+    """What engines need to get the batches of clients."""
 
     def lengths(self, seeds: Sequence[int], round: int, clients: Sequence[int], exchange: int) -> list[int]:
-        """How many steps each client takes in this round."""
+        """Return how many steps each client takes in this round."""
         ...
 
     def plan(self, seeds: Sequence[int], round: int, clients: Sequence[int], exchange: int) -> BatchPlan:
-        """The steps of each client under its trial's seed, [clients, steps, batch]."""
+        """Return the steps of each client, each drawn with the seed of its own entry in `seeds`."""
         ...
 
     def batch(self, plan: BatchPlan) -> Batch:
-        """The samples of (a slice of) a plan."""
+        """Return the samples of a plan or of a slice of one."""
         ...
 
 
 class ClientBatches:
-    """A data set split over clients, on one device.
+    """The batches of a data set that is partitioned over clients, on one device.
 
-    The order of a client's samples in an epoch is the order of hashes of (seed, round, client, epoch, position), so it
-    depends on nothing else, and augmentation hangs on the same words. `names` are the clients' numbers in these hashes
-    where they are not their positions in `parts`.
+    In each epoch a client's samples are sorted by hashes of (seed, round, client, epoch, position). The order, and the
+    augmentation with it, depends on nothing else: not on the engine, the cohort or a restart.
+
+    Args:
+        dataset: the data set; its training samples are copied to the device.
+        parts: the row numbers of each client's training samples.
+        batch_size: samples per step; the last batch of an epoch may be smaller.
+        epochs: local epochs per exchange of models.
+        spec: augmentation; that of the data set unless given.
+        device: where batches are made.
+        dtype: of the samples in a batch.
+        client_numbers: each client's number in the hashes; its position in `parts` unless given.
     """
 
     def __init__(
@@ -57,7 +72,7 @@ class ClientBatches:
         spec: Augment | None = None,
         device: str | torch.device = "cpu",
         dtype: torch.dtype = torch.float32,
-        names: Sequence[int] | None = None,
+        client_numbers: Sequence[int] | None = None,
     ) -> None:
         self.dataset, self.batch_size, self.epochs, self.dtype = dataset, batch_size, epochs, dtype
         self.spec = dataset.augment if spec is None else spec
@@ -66,28 +81,35 @@ class ClientBatches:
         self.sizes = torch.tensor(self.counts, dtype=torch.int64, device=device)
         self._rows = torch.from_numpy(np.concatenate(parts).astype(np.int64)).to(device)
         self._starts = self.sizes.cumsum(0) - self.sizes
-        self._names = torch.tensor(range(len(parts)) if names is None else names, dtype=torch.int64, device=device)
+        numbers = range(len(parts)) if client_numbers is None else client_numbers
+        self._client_numbers = torch.tensor(numbers, dtype=torch.int64, device=device)
 
     def lengths(self, seeds: Sequence[int], round: int, clients: Sequence[int], exchange: int = 0) -> list[int]:
-        """How many steps each client takes: its batches, the last of an epoch partial, times the epochs."""
+        """Return how many steps each client takes: ceil(samples / batch size) per epoch, times the epochs."""
         return [-(-self.counts[client] // self.batch_size) * self.epochs for client in clients]
 
     def plan(self, seeds: Sequence[int], round: int, clients: Sequence[int], exchange: int = 0) -> BatchPlan:
-        """The steps of each client under its trial's seed, [clients, steps, batch], padded to the longest client."""
+        """Return the steps of each client, padded to the client with most steps.
+
+        Args:
+            seeds: the seed of each client's trial, as many as `clients`.
+            round: number of the communication round.
+            clients: positions of the clients in `parts`.
+            exchange: number of the exchange within the round, for methods that train several times in a round.
+        """
         seed, ids = send_to_device([list(seeds), list(clients)], self.sizes.device)[..., None]
-        sizes, first = self.sizes[ids[:, 0]], exchange * self.epochs
-        epochs = torch.arange(first, first + self.epochs, device=ids.device)
-        words = hash_words(seed, purpose_key("sample"), round, self._names[ids], epochs)
+        sizes, first_epoch = self.sizes[ids[:, 0]], exchange * self.epochs
+        epochs = torch.arange(first_epoch, first_epoch + self.epochs, device=ids.device)
+        words = hash_words(seed, purpose_key("sample"), round, self._client_numbers[ids], epochs)
         position = torch.arange(max(self.counts[client] for client in clients), device=ids.device)
         keys = hash_words(words[..., None], position)
-        keys_or_last = torch.where(position < sizes[:, None, None], keys, torch.iinfo(torch.int64).max)
-        order = keys_or_last.argsort(stable=True)
-        return self._cut(
-            self._starts[ids[:, 0]], sizes, order, hash_words(words[..., None], order, purpose_key("augment"))
-        )
+        padding_last = torch.where(position < sizes[:, None, None], keys, torch.iinfo(torch.int64).max)
+        order = padding_last.argsort(stable=True)
+        augment_keys = hash_words(words[..., None], order, purpose_key("augment"))
+        return self._cut_into_batches(self._starts[ids[:, 0]], sizes, order, augment_keys)
 
-    def _cut(self, starts: Tensor, sizes: Tensor, order: Tensor, keys: Tensor) -> BatchPlan:
-        """Cut each client's epochs [clients, epochs, samples] into batches; the last of an epoch may be partial."""
+    def _cut_into_batches(self, starts: Tensor, sizes: Tensor, order: Tensor, keys: Tensor) -> BatchPlan:
+        """Cut each client's epochs [clients, epochs, samples] into batches; the last of an epoch may be smaller."""
         longest, per_epoch = order.shape[-1], -(-sizes // self.batch_size)
         step = torch.arange(-(-longest // self.batch_size) * self.epochs, device=sizes.device)
         epoch, number = step // per_epoch[:, None], step % per_epoch[:, None]
@@ -98,13 +120,13 @@ class ClientBatches:
         return BatchPlan(self._rows[torch.where(mask, starts[:, None, None] + picked, 0)], mask, key)
 
     def batch(self, plan: BatchPlan) -> Batch:
-        """The samples of (a slice of) a plan, augmented and normalised."""
+        """Return the samples of a plan or of a slice of one, augmented and normalised."""
         data = self.dataset
         x = augment_images(self.x[plan.rows], plan.key, self.spec, data.mean, data.std, self.dtype)
         return Batch(x, self.y[plan.rows], plan.mask, plan.key)
 
     def test(self) -> Batch:
-        """All test samples, normalised, in mixed order: models with batch statistics must not see class by class."""
+        """Return all test samples, normalised and shuffled: layers with batch statistics need mixed classes."""
         data, device = self.dataset, self.y.device
         order = hash_words(purpose_key("test"), torch.arange(len(data.y_test))).argsort(stable=True)
         y = data.y_test[order].to(device)

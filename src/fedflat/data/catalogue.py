@@ -1,9 +1,8 @@
-"""The data sets of the papers: facts, where they are published, and how they are read.
+"""The catalogue of data sets: where each is published, how it is read, and how it is normalised and augmented.
 
-FedSOL does not say which 100 of the 1,000 classes it took.
-
-Normalisation and augmentation are those of FedSOL's code (CIFAR-100: FedGF's); where no paper states one
-(imagenet100, landmarks-user-160k) they are ours. docs/datasets.md has the table.
+These are the data sets of the papers. Normalisation and augmentation are those of FedSOL's code (CIFAR-100: of FedGF's
+code). No paper states them for imagenet100 and landmarks-user-160k; there they are ours. The table is in
+docs/datasets.md.
 """
 
 from __future__ import annotations
@@ -22,16 +21,19 @@ from fedflat.data.published_formats import read_cifar10, read_cifar100, read_med
 
 
 class RemoteFile(NamedTuple):
-    """A published file: where it is and its hash ("md5:...")."""
+    """A published file: its address and its hash ("md5:...")."""
 
     url: str
     hash: str
 
     @property
     def name(self) -> str:
+        """The file's name, which is the last part of the address."""
         return urlsplit(self.url).path.rsplit("/", 1)[-1]
 
 
+# The 100 of ImageNet's 1,000 classes by WordNet id, as published with CMC (Tian et al., 2020) and most used since.
+# FedSOL does not say which classes it took.
 IMAGENET100_CLASSES = """
 n02869837 n01749939 n02488291 n02107142 n13037406 n02091831 n04517823 n04589890 n03062245 n01773797
 n01735189 n07831146 n07753275 n03085013 n04485082 n02105505 n01983481 n02788148 n03530642 n04435653
@@ -44,14 +46,25 @@ n02113978 n03787032 n02089867 n02119022 n03777754 n04238763 n02231487 n03032252 
 n03837869 n03494278 n04136333 n03794056 n03492542 n02018207 n04067472 n03930630 n03584829 n02123045
 n04229816 n02100583 n03642806 n04336792 n03259280 n02116738 n02108089 n03424325 n01855672 n02090622
 """.split()  # noqa: SIM905
-
-
-IMAGENET_SIDE = 64  # pixels to which the photographs of imagenet100 and landmarks-user-160k are brought
+PHOTOGRAPH_SIDE = 64  # pixels to which the photographs of imagenet100 and landmarks-user-160k are scaled
+_CINIC10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+_CIFAR_URL = "https://www.cs.toronto.edu/~kriz"
+_MEDMNIST_URL = "https://zenodo.org/records/10519652/files"
 
 
 @dataclass(frozen=True)
 class DatasetSpec:
-    """One data set; `files` can be downloaded, `by_hand` says what to fetch where nothing can."""
+    """One data set of the catalogue.
+
+    Args:
+        read: reads the published files in a folder.
+        classes: number of classes.
+        mean: mean of each channel, of pixels scaled to [0, 1].
+        std: standard deviation of each channel, of pixels scaled to [0, 1].
+        augment: random changes of training images.
+        files: the published files, if they can be downloaded.
+        by_hand: what the user has to fetch, if they cannot.
+    """
 
     read: Callable[[Path], RawDataset]
     classes: int
@@ -63,16 +76,8 @@ class DatasetSpec:
 
 
 def _published(base: str, md5: dict[str, str]) -> tuple[RemoteFile, ...]:
+    """Return the files at the address `base`, given the MD5 hash of each."""
     return tuple(RemoteFile(f"{base}/{name}", f"md5:{digest}") for name, digest in md5.items())
-
-
-_CINIC = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-
-
-_KRIZ = "https://www.cs.toronto.edu/~kriz"
-
-
-_ZENODO = "https://zenodo.org/records/10519652/files"
 
 
 DATASETS: dict[str, DatasetSpec] = {
@@ -98,7 +103,7 @@ DATASETS: dict[str, DatasetSpec] = {
         mean=(0.49139968, 0.48215827, 0.44653124),
         std=(0.24703233, 0.24348505, 0.26158768),
         augment=Augment(crop=4, flip=True, cutout=16),
-        files=_published(_KRIZ, {"cifar-10-python.tar.gz": "c58f30108f718f92721af3b95e74349a"}),
+        files=_published(_CIFAR_URL, {"cifar-10-python.tar.gz": "c58f30108f718f92721af3b95e74349a"}),
     ),
     "cifar100": DatasetSpec(
         read=read_cifar100,
@@ -106,7 +111,7 @@ DATASETS: dict[str, DatasetSpec] = {
         mean=(0.5071, 0.4867, 0.4408),
         std=(0.2675, 0.2565, 0.2761),
         augment=Augment(crop=4, flip=True),
-        files=_published(_KRIZ, {"cifar-100-python.tar.gz": "eb9058c3a382ffc7106e4002c42a8d85"}),
+        files=_published(_CIFAR_URL, {"cifar-100-python.tar.gz": "eb9058c3a382ffc7106e4002c42a8d85"}),
     ),
     "svhn": DatasetSpec(
         read=read_svhn,
@@ -123,7 +128,7 @@ DATASETS: dict[str, DatasetSpec] = {
         ),
     ),
     "cinic10": DatasetSpec(
-        read=partial(read_image_folder, classes=_CINIC),
+        read=partial(read_image_folder, classes=_CINIC10_CLASSES),
         classes=10,
         mean=(0.47889522, 0.47227842, 0.43047404),
         std=(0.24205776, 0.23828046, 0.25874835),
@@ -139,7 +144,7 @@ DATASETS: dict[str, DatasetSpec] = {
         mean=(0.5, 0.5, 0.5),
         std=(0.5, 0.5, 0.5),
         augment=Augment(flip=True),
-        files=_published(_ZENODO, {"pathmnist.npz": "a8b06965200029087d5bd730944a56c1"}),
+        files=_published(_MEDMNIST_URL, {"pathmnist.npz": "a8b06965200029087d5bd730944a56c1"}),
     ),
     "tissuemnist": DatasetSpec(
         read=partial(read_medmnist, name="tissuemnist"),
@@ -147,10 +152,10 @@ DATASETS: dict[str, DatasetSpec] = {
         mean=(0.5,),
         std=(0.5,),
         augment=Augment(flip=True),
-        files=_published(_ZENODO, {"tissuemnist.npz": "ebe78ee8b05294063de985d821c1c34b"}),
+        files=_published(_MEDMNIST_URL, {"tissuemnist.npz": "ebe78ee8b05294063de985d821c1c34b"}),
     ),
     "imagenet100": DatasetSpec(
-        read=partial(read_image_folder, size=IMAGENET_SIDE, classes=IMAGENET100_CLASSES, tests=("val", "test")),
+        read=partial(read_image_folder, size=PHOTOGRAPH_SIDE, classes=IMAGENET100_CLASSES, tests=("val", "test")),
         classes=100,
         mean=(0.485, 0.456, 0.406),
         std=(0.229, 0.224, 0.225),
@@ -158,7 +163,7 @@ DATASETS: dict[str, DatasetSpec] = {
         by_hand="get ImageNet (ILSVRC2012) from image-net.org, with one folder per WordNet id in train/ and val/",
     ),
     "landmarks-user-160k": DatasetSpec(
-        read=partial(read_landmarks, size=IMAGENET_SIDE),
+        read=partial(read_landmarks, size=PHOTOGRAPH_SIDE),
         classes=2028,
         mean=(0.5, 0.5, 0.5),
         std=(0.5, 0.5, 0.5),

@@ -1,7 +1,8 @@
 """Prepared data sets: one safetensors file each, written as a stream and read memory-mapped.
 
-The file holds y, y_test and (natural clients) owner as int64, x and x_test as uint8 [n, c, h, w], and the set's facts
-as string metadata. Images pass through in chunks, so memory does not grow with the data set.
+The file holds the tensors y, y_test and (if the data name clients) owner as int64, x and x_test as uint8 [n, c, h, w].
+Its metadata, all strings, hold name, classes, source, mean, std and augment. Images are written in chunks, so memory
+does not grow with the data set.
 """
 
 from __future__ import annotations
@@ -21,19 +22,19 @@ from fedflat.data.dataset import Augment, Dataset
 from fedflat.errors import UserError
 
 CHUNK = 512  # images decoded and written at a time
-
-
-_ROOM = 1024  # header bytes kept free for the mean and std, which are known only at the end of the stream
-
-
-Tick = Callable[[int], object]
-
-
-ChannelMoments = tuple[float, ...]
+ChannelMoments = tuple[float, ...]  # the mean or the standard deviation of each channel
+Advance = Callable[[int], object]  # called with the number of images just written
+_HEADER_RESERVE = 1024  # header bytes kept free for mean and std, which are known only after the last image
 
 
 class RawSplit(NamedTuple):
-    """Half a data set on its way to disk: all labels, and the images in chunks uint8 [k, c, h, w]."""
+    """The training or the test split as a reader delivers it.
+
+    Args:
+        labels: the labels of all images, whole numbers [n].
+        images: the images in chunks uint8 [k, c, h, w], decoded as they are asked for.
+        owner: the client of each image, int64 [n], if the data name clients.
+    """
 
     labels: np.ndarray
     images: Iterator[np.ndarray]
@@ -41,133 +42,154 @@ class RawSplit(NamedTuple):
 
 
 class RawDataset(NamedTuple):
-    """What a reader found: training and test half, and the form they came in."""
+    """Both splits as a reader delivers them, and the file format they came in ("idx", "parquet, jpeg", ...)."""
 
     train: RawSplit
     test: RawSplit
-    form: str
+    file_format: str
 
 
 def cache_folder(cache: Path | None = None) -> Path:
-    """The given folder, else FEDFLAT_CACHE, else ~/.cache/fedflat."""
+    """Return the given folder, else FEDFLAT_CACHE, else ~/.cache/fedflat."""
     return Path(cache or os.environ.get("FEDFLAT_CACHE") or Path.home() / ".cache" / "fedflat").expanduser()
 
 
 def make_folder(folder: Path) -> Path:
-    """`folder`, created where it does not exist."""
+    """Create a folder and its parents if they do not exist, and return it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"cannot create the folder {folder}: {error.strerror}") from error
+        raise UserError(None, folder, f"cannot create this folder ({error.strerror})") from error
     return folder
 
 
 def prepared_path(name: str, cache: Path | None = None) -> Path:
-    """Where the prepared file of a named set lies."""
+    """Return the path of the prepared file of a data set of the catalogue, whether or not it exists."""
     return cache_folder(cache) / f"{name}.safetensors"
 
 
 def prepared_metadata(
     name: str,
     classes: int,
-    form: str,
+    file_format: str,
     mean: ChannelMoments = (),
     std: ChannelMoments = (),
     augment: Augment | None = None,
 ) -> dict[str, str]:
-    """The metadata of a prepared file; an empty mean is measured on the training images while they are written."""
-    found = {"name": name, "classes": str(classes), "source": form, "mean": json.dumps(mean), "std": json.dumps(std)}
-    return found | {"augment": json.dumps((augment or Augment())._asdict())}
+    """Return the metadata of a prepared file; an empty mean is measured on the training images during writing."""
+    metadata = {"name": name, "classes": str(classes), "source": file_format}
+    metadata |= {"mean": json.dumps(mean), "std": json.dumps(std)}
+    return metadata | {"augment": json.dumps((augment or Augment())._asdict())}
 
 
-def write_prepared(path: Path, source: RawDataset, about: Mapping[str, str], tick: Tick = lambda images: None) -> None:
-    """Stream `source` into the prepared file at `path`; `tick` hears of the images written."""
-    _check_labels(source, about)
-    first = next(source.train.images, np.empty((0, 1, 1, 1), np.uint8))
-    train = source.train._replace(images=chain([first], source.train.images))
-    tensors = _layout(train, source.test, first.shape[1:])
-    room = -(-len(_header(tensors, about, 0)) // 8) * 8 + _ROOM
-    with _atomically(path) as file:
-        file.seek(room)
-        for labels in (train.labels, source.test.labels, train.owner):
-            file.write(b"" if labels is None else labels.astype("<i8").tobytes())
-        histogram = _append(file, train, first.shape[1:], about["name"], tick)
-        _append(file, source.test, first.shape[1:], about["name"], tick)
+def write_prepared(
+    path: Path, raw: RawDataset, metadata: Mapping[str, str], advance: Advance = lambda images: None
+) -> None:
+    """Write a prepared file. An incomplete file is never visible under its final name.
+
+    Args:
+        path: the file to write; its folder is created.
+        raw: the data set.
+        metadata: what `prepared_metadata` returned, and further entries.
+        advance: called with the number of images in each chunk that was written.
+
+    Raises:
+        UserError: labels or images are not as the metadata say, or the file cannot be written.
+    """
+    _check_labels(raw, metadata)
+    first_chunk = next(raw.train.images, np.empty((0, 1, 1, 1), np.uint8))
+    shape = first_chunk.shape[1:]
+    train = raw.train._replace(images=chain([first_chunk], raw.train.images))
+    tensors = _tensor_entries(train, raw.test, shape)
+    header_size = -(-len(_header(tensors, metadata, 0)) // 8) * 8 + _HEADER_RESERVE
+    with _write_atomically(path) as file:
+        file.seek(header_size)
+        for numbers in (train.labels, raw.test.labels, train.owner):
+            file.write(b"" if numbers is None else numbers.astype("<i8").tobytes())
+        histogram = _write_images(file, train, shape, metadata["name"], advance)
+        _write_images(file, raw.test, shape, metadata["name"], advance)
         file.seek(0)
-        file.write(_header(tensors, _measured(about, histogram), room))
+        file.write(_header(tensors, _with_moments(metadata, histogram), header_size))
 
 
-def _check_labels(source: RawDataset, about: Mapping[str, str]) -> None:
-    """Both halves have samples, and labels 0 to classes - 1."""
-    for half, split in (("training", source.train), ("test", source.test)):
+def _check_labels(raw: RawDataset, metadata: Mapping[str, str]) -> None:
+    """Raise UserError unless both splits have samples with labels from 0 to classes - 1."""
+    name, classes = metadata["name"], int(metadata["classes"])
+    for split_name, split in (("training", raw.train), ("test", raw.test)):
         if not len(split.labels):
-            raise UserError(f"{about['name']}: no {half} images found")
+            raise UserError(None, name, f"no {split_name} images found")
         low, high = int(split.labels.min()), int(split.labels.max())
-        if low < 0 or high >= int(about["classes"]):
-            raise UserError(
-                f"{about['name']}: {half} labels {low} to {high} found, but there are {about['classes']} classes"
-            )
+        if low < 0 or high >= classes:
+            raise UserError(None, name, f"{split_name} labels {low} to {high} found, but there are {classes} classes")
 
 
-def _layout(train: RawSplit, test: RawSplit, shape: tuple[int, ...]) -> dict[str, Any]:
-    """Name, dtype, shape and place of each tensor; int64 first, so that all are aligned."""
+def _tensor_entries(train: RawSplit, test: RawSplit, shape: tuple[int, ...]) -> dict[str, Any]:
+    """Return the header entry of each tensor: dtype, shape, offsets. int64 comes first, so that all are aligned."""
     n, m = len(train.labels), len(test.labels)
     owner = {} if train.owner is None else {"owner": ("I64", [n], 8 * n)}
-    size = int(np.prod(shape))
+    pixels = int(np.prod(shape))
     sizes = {"y": ("I64", [n], 8 * n), "y_test": ("I64", [m], 8 * m), **owner}
-    sizes |= {"x": ("U8", [n, *shape], n * size), "x_test": ("U8", [m, *shape], m * size)}
+    sizes |= {"x": ("U8", [n, *shape], n * pixels), "x_test": ("U8", [m, *shape], m * pixels)}
     ends = np.cumsum([0] + [entry[2] for entry in sizes.values()]).tolist()
-    places = zip(sizes.items(), ends[:-1], ends[1:], strict=True)
-    return {k: {"dtype": d, "shape": s, "data_offsets": [a, b]} for (k, (d, s, _)), a, b in places}
+    entries = zip(sizes.items(), ends[:-1], ends[1:], strict=True)
+    return {key: {"dtype": d, "shape": s, "data_offsets": [a, b]} for (key, (d, s, _)), a, b in entries}
 
 
-def _header(tensors: Mapping[str, Any], about: Mapping[str, str], room: int) -> bytes:
-    """Length and JSON header of a safetensors file, padded with blanks to `room` bytes in all."""
-    text = json.dumps({"__metadata__": dict(about), **tensors}).encode()
-    text = text.ljust(room - 8)
+def _header(tensors: Mapping[str, Any], metadata: Mapping[str, str], size: int) -> bytes:
+    """Return length and JSON header of a safetensors file, padded with blanks to `size` bytes in all."""
+    text = json.dumps({"__metadata__": dict(metadata), **tensors}).encode()
+    text = text.ljust(size - 8)
     return len(text).to_bytes(8, "little") + text
 
 
 @contextmanager
-def _atomically(path: Path) -> Iterator[BinaryIO]:
-    """A file under a temporary name in the same folder that takes its name only when complete."""
+def _write_atomically(path: Path) -> Iterator[BinaryIO]:
+    """Open a temporary file in the same folder that gets its final name only when it is complete."""
     temporary = make_folder(path.parent) / f".{path.name}.{os.getpid()}"
     try:
         with open(temporary, "wb") as file:
             yield file
         os.replace(temporary, path)
     except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror or error}") from error
+        raise UserError(None, path, f"cannot be written ({error.strerror or error})") from error
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def _append(file: BinaryIO, split: RawSplit, shape: tuple[int, ...], name: str, tick: Tick) -> np.ndarray:
-    """Write the images; how often each channel has each of the 256 values."""
+def _write_images(file: BinaryIO, split: RawSplit, shape: tuple[int, ...], name: str, advance: Advance) -> np.ndarray:
+    """Write the images and return how often each channel has each of the 256 values, [channels, 256]."""
     written, histogram = 0, np.zeros((shape[0], 256), np.int64)
     for images in split.images:
         if images.shape[1:] != shape or images.dtype != np.uint8:
-            found = f"{images.dtype} {images.shape[1:]}"
-            raise UserError(f"{name}: images must all be uint8 {shape} (channels, height, width), but {found} occurs")
+            other = f"{images.dtype} {images.shape[1:]}"
+            problem = f"images must all be uint8 {shape} (channels, height, width), but {other} occurs"
+            raise UserError(None, name, problem)
         file.write(np.ascontiguousarray(images).data)
         histogram += np.stack([np.bincount(images[:, c].ravel(), minlength=256) for c in range(shape[0])])
         written += len(images)
-        tick(len(images))
+        advance(len(images))
     if written != len(split.labels):
-        raise UserError(f"{name}: {written} images but {len(split.labels)} labels: the files do not belong together")
+        problem = f"{written} images but {len(split.labels)} labels: the files do not belong together"
+        raise UserError(None, name, problem)
     return histogram
 
 
-def _measured(about: Mapping[str, str], histogram: np.ndarray) -> dict[str, str]:
-    """`about`, with mean and std of the training pixels where it states none."""
-    if json.loads(about["mean"]):
-        return dict(about)
+def _with_moments(metadata: Mapping[str, str], histogram: np.ndarray) -> dict[str, str]:
+    """Return the metadata, with mean and std of the training pixels if it states none."""
+    if json.loads(metadata["mean"]):
+        return dict(metadata)
     mean, std = channel_moments(histogram)
-    return {**about, "mean": json.dumps(mean), "std": json.dumps(std)}
+    return {**metadata, "mean": json.dumps(mean), "std": json.dumps(std)}
 
 
 def channel_moments(histogram: np.ndarray) -> tuple[ChannelMoments, ChannelMoments]:
-    """Mean and standard deviation per channel of pixels in [0, 1]; 1 for a constant channel, which cannot be scaled."""
+    """Return mean and standard deviation of each channel, of pixels scaled to [0, 1].
+
+    The standard deviation of a constant channel is given as 1, since it cannot be used to divide.
+
+    Args:
+        histogram: how often each channel has each pixel value, [channels, 256].
+    """
     values = np.arange(256) / 255
     share = histogram / histogram.sum(1, keepdims=True)
     mean = share @ values
@@ -176,30 +198,31 @@ def channel_moments(histogram: np.ndarray) -> tuple[ChannelMoments, ChannelMomen
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Any]:
-    """A prepared file, or one line that says what to do with what is not one."""
+def _open_prepared(path: Path) -> Iterator[Any]:
+    """Open a prepared file; UserError if it is none."""
     try:
         with safe_open(path, framework="pt") as file:
             yield file
     except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise UserError(f"{path}: not a prepared data set ({error}); delete it and prepare the set again") from error
+        problem = f"not a prepared data set ({error}); delete it and prepare the set again"
+        raise UserError(None, path, problem) from error
 
 
 def read_prepared(path: Path) -> Dataset:
-    """The prepared data set at `path`; images stay on disk until they are used."""
-    with _opened(path) as file:
-        about = file.metadata()
+    """Return the data set in a prepared file; images stay on disk until they are used."""
+    with _open_prepared(path) as file:
+        metadata = file.metadata()
         tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (safe_open is no mapping)
-        augment = Augment(**json.loads(about["augment"]))
-        mean, std = (tuple(json.loads(about[key])) for key in ("mean", "std"))
+        augment = Augment(**json.loads(metadata["augment"]))
+        mean, std = (tuple(json.loads(metadata[key])) for key in ("mean", "std"))
         return Dataset(
-            name=about["name"], classes=int(about["classes"]), mean=mean, std=std, augment=augment, **tensors
+            name=metadata["name"], classes=int(metadata["classes"]), mean=mean, std=std, augment=augment, **tensors
         )
 
 
 def inspect_prepared(path: Path) -> tuple[dict[str, str], dict[str, list[int]]]:
-    """Metadata of the prepared file and the shape of each of its tensors."""
-    with _opened(path) as file:
+    """Return the metadata of a prepared file and the shape of each of its tensors."""
+    with _open_prepared(path) as file:
         if not {"name", "classes", "source"} <= set(file.metadata() or ()):
-            raise ValueError("it lacks the metadata of one")
+            raise ValueError("its metadata are missing")
         return file.metadata(), {key: file.get_slice(key).get_shape() for key in file.keys()}  # noqa: SIM118

@@ -1,6 +1,7 @@
-"""The files data sets are published in: IDX (MNIST), .mat (SVHN), .npz (MedMNIST), Python pickles (CIFAR).
+"""Readers of published array files: IDX (MNIST), .mat (SVHN), .npz (MedMNIST), Python pickles (CIFAR).
 
-Pickles are read by an unpickler that knows only numbers, strings, containers and numpy arrays.
+A pickle names functions to call, so it can run anything. Here only those that rebuild a numpy array of numbers are
+allowed. Any other name is refused before it is looked up: nothing that the file chooses is imported or called.
 """
 
 from __future__ import annotations
@@ -13,70 +14,67 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from fedflat.data.image_files import naming_the_file
+from fedflat.data.image_files import explain_read_errors
 from fedflat.data.prepared import CHUNK, RawDataset, RawSplit
 from fedflat.errors import UserError
 
 
-def _empty(*_: object) -> np.ndarray:
-    """The array that numpy's own reconstruction starts from; its contents follow as state."""
+def _empty_array(*_: object) -> np.ndarray:
+    """Stand in for numpy's _reconstruct: the contents of the array follow as its state."""
     return np.empty(0, np.uint8)
 
 
-_KNOWN: dict[tuple[str, str], Any] = {
-    ("numpy", "ndarray"): object,  # only ever handed to _reconstruct, which ignores it
+_ALLOWED: dict[tuple[str, str], Any] = {
+    ("numpy", "ndarray"): object,  # only an argument of _reconstruct, which ignores it
     ("numpy", "dtype"): np.dtype,
-    ("numpy.core.multiarray", "_reconstruct"): _empty,
-    ("numpy._core.multiarray", "_reconstruct"): _empty,
+    ("numpy.core.multiarray", "_reconstruct"): _empty_array,
+    ("numpy._core.multiarray", "_reconstruct"): _empty_array,
 }
 
 
 class _RestrictedUnpickler(pickle.Unpickler):
-    """An unpickler for numbers, strings, containers and numpy arrays."""
+    """An unpickler for numbers, strings, containers and numpy arrays; strings of Python 2 become bytes."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        super().__init__(file, encoding="bytes")
+        self.path = file.name
 
     def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in _KNOWN:
-            raise UserError(f"the pickle calls {module}.{name}; only plain arrays are allowed, so nothing was run")
-        return _KNOWN[module, name]
-
-
-def load_restricted_pickle(file: BinaryIO) -> Any:
-    """What the pickle holds; strings written by Python 2 come as bytes."""
-    try:
-        return _RestrictedUnpickler(file, encoding="bytes").load()
-    except UserError as error:
-        raise UserError(f"{getattr(file, 'name', 'file')}: {error}") from error
+        if (module, name) not in _ALLOWED:
+            problem = f"the pickle calls {module}.{name}; only plain arrays are allowed, so nothing was run"
+            raise UserError(None, self.path, problem)
+        return _ALLOWED[module, name]
 
 
 def find_file(root: Path, *names: str) -> Path:
-    """The first of `names` in `root` or up to two levels below."""
-    found = [path for name in names for deep in ("", "*/", "*/*/") for path in sorted(root.glob(deep + name))]
-    if not found:
-        raise UserError(f"{root}: no file {' or '.join(names)}")
-    return found[0]
+    """Return the first of `names` that exists in `root` or up to two levels below."""
+    paths = [path for name in names for level in ("", "*/", "*/*/") for path in sorted(root.glob(level + name))]
+    if not paths:
+        raise UserError(None, root, f"no file {' or '.join(names)}")
+    return paths[0]
 
 
 def image_chunks(images: np.ndarray) -> Iterator[np.ndarray]:
-    """Chunks [k, c, h, w] of images given as [n, h, w] or [n, h, w, c]."""
+    """Yield images given as [n, h, w] or [n, h, w, c] in chunks [k, c, h, w]."""
     images = images[..., None] if images.ndim == 3 else images
     for start in range(0, len(images), CHUNK):
         yield np.ascontiguousarray(images[start : start + CHUNK].transpose(0, 3, 1, 2))
 
 
 def read_mnist(root: Path) -> RawDataset:
-    """IDX files, compressed or not."""
-    halves = [
-        RawSplit(_idx(root, half, "labels", 1), image_chunks(_idx(root, half, "images", 3)))
-        for half in ("train", "t10k")
-    ]
-    return RawDataset(halves[0], halves[1], "idx")
+    """Read the four IDX files of MNIST, compressed or not."""
+    train, test = (
+        RawSplit(_read_idx(root, split, "labels", 1), image_chunks(_read_idx(root, split, "images", 3)))
+        for split in ("train", "t10k")
+    )
+    return RawDataset(train, test, "idx")
 
 
-def _idx(root: Path, half: str, kind: str, dims: int) -> np.ndarray:
-    """An IDX array: bytes 0, 0, 8 (uint8), the number of dimensions, each as a big-endian int32, the data."""
-    names = [f"{half}-{kind}{dot}idx{dims}-ubyte" for dot in "-."]
+def _read_idx(root: Path, split: str, kind: str, dims: int) -> np.ndarray:
+    """Read an IDX array: bytes 0, 0, 8 (uint8), the number of dimensions, each as a big-endian int32, the data."""
+    names = [f"{split}-{kind}{dot}idx{dims}-ubyte" for dot in "-."]
     path = find_file(root, *names, *(name + ".gz" for name in names))
-    with naming_the_file(path, "an IDX file"):
+    with explain_read_errors(path, "an IDX file"):
         with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
             data = file.read()
         if data[:4] != bytes([0, 0, 8, dims]):
@@ -86,60 +84,59 @@ def _idx(root: Path, half: str, kind: str, dims: int) -> np.ndarray:
 
 
 def read_svhn(root: Path) -> RawDataset:
-    """Cropped digits (format 2): X uint8 [32, 32, 3, n], y [n, 1] in which 10 stands for the digit 0."""
-    return RawDataset(_mat(root, "train"), _mat(root, "test"), "mat")
+    """Read the cropped digits of SVHN (format 2): X uint8 [32, 32, 3, n], y [n, 1] with 10 for the digit 0."""
+    return RawDataset(_read_mat(root, "train"), _read_mat(root, "test"), "mat")
 
 
-def _mat(root: Path, half: str) -> RawSplit:
+def _read_mat(root: Path, split: str) -> RawSplit:
     from scipy.io import loadmat
 
-    path = find_file(root, f"{half}_32x32.mat")
-    with naming_the_file(path, "a MATLAB file with X and y"):
+    path = find_file(root, f"{split}_32x32.mat")
+    with explain_read_errors(path, "a MATLAB file with X and y"):
         arrays = loadmat(path, variable_names=["X", "y"])
         images = arrays["X"].transpose(3, 0, 1, 2)
         return RawSplit(arrays["y"].ravel().astype(np.int64) % 10, image_chunks(images))
 
 
 def read_medmnist(root: Path, name: str) -> RawDataset:
-    """A MedMNIST .npz: the validation images join the training images, as in FedSOL."""
+    """Read NAME.npz of MedMNIST; the validation images become training images, as in FedSOL."""
     path = root if root.is_file() else find_file(root, f"{name}.npz")
-    with naming_the_file(path, "a MedMNIST file"), np.load(path, allow_pickle=False) as arrays:
-        labels = {half: arrays[f"{half}_labels"].ravel().astype(np.int64) for half in ("train", "val", "test")}
-        train = RawSplit(np.concatenate([labels["train"], labels["val"]]), _members(path, "train", "val"))
-        return RawDataset(train, RawSplit(labels["test"], _members(path, "test")), "npz")
+    with explain_read_errors(path, "a MedMNIST file"), np.load(path, allow_pickle=False) as arrays:
+        labels = {split: arrays[f"{split}_labels"].ravel().astype(np.int64) for split in ("train", "val", "test")}
+        train = RawSplit(np.concatenate([labels["train"], labels["val"]]), _medmnist_images(path, "train", "val"))
+        return RawDataset(train, RawSplit(labels["test"], _medmnist_images(path, "test")), "npz")
 
 
-def _members(path: Path, *halves: str) -> Iterator[np.ndarray]:
-    """The images of some halves, one held in memory at a time."""
-    for half in halves:
-        with naming_the_file(path, "a MedMNIST file"), np.load(path, allow_pickle=False) as arrays:
-            images = arrays[f"{half}_images"]
+def _medmnist_images(path: Path, *splits: str) -> Iterator[np.ndarray]:
+    """Yield the images of some splits in chunks, with one split in memory at a time."""
+    for split in splits:
+        with explain_read_errors(path, "a MedMNIST file"), np.load(path, allow_pickle=False) as arrays:
+            images = arrays[f"{split}_images"]
         yield from image_chunks(images)
 
 
 def read_cifar10(root: Path) -> RawDataset:
-    """data_batch_1 to data_batch_5 and test_batch."""
+    """Read data_batch_1 to data_batch_5 and test_batch of CIFAR-10."""
     train = [find_file(root, f"data_batch_{i}") for i in range(1, 6)]
-    return RawDataset(
-        _batches(train, b"labels"), _batches([find_file(root, "test_batch")], b"labels"), "python batches"
-    )
+    test = [find_file(root, "test_batch")]
+    return RawDataset(_read_batches(train, b"labels"), _read_batches(test, b"labels"), "python batches")
 
 
 def read_cifar100(root: Path) -> RawDataset:
-    """The files train and test, with the 100 fine labels."""
-    paths = [find_file(root, f"cifar-100-python/{half}", half) for half in ("train", "test")]
-    return RawDataset(_batches(paths[:1], b"fine_labels"), _batches(paths[1:], b"fine_labels"), "python batches")
+    """Read the files train and test of CIFAR-100, with the 100 fine labels."""
+    train, test = ([find_file(root, f"cifar-100-python/{split}", split)] for split in ("train", "test"))
+    return RawDataset(_read_batches(train, b"fine_labels"), _read_batches(test, b"fine_labels"), "python batches")
 
 
-def _batches(paths: list[Path], key: bytes) -> RawSplit:
-    """The batches one after another."""
-    labels, images = zip(*(_batch(path, key) for path in paths), strict=True)
-    return RawSplit(np.concatenate(labels), (chunk for part in images for chunk in image_chunks(part)))
+def _read_batches(paths: list[Path], key: bytes) -> RawSplit:
+    """Read CIFAR batches one after another; `key` is the name of the labels."""
+    labels, images = zip(*(_read_batch(path, key) for path in paths), strict=True)
+    return RawSplit(np.concatenate(labels), (chunk for batch in images for chunk in image_chunks(batch)))
 
 
-def _batch(path: Path, key: bytes) -> tuple[np.ndarray, np.ndarray]:
-    """Labels and images [n, 32, 32, 3] of one batch: a dictionary with data uint8 [n, 3072], channel by channel."""
-    with naming_the_file(path, "a CIFAR batch"), open(path, "rb") as file:
-        batch = load_restricted_pickle(file)
+def _read_batch(path: Path, key: bytes) -> tuple[np.ndarray, np.ndarray]:
+    """Return labels and images [n, 32, 32, 3] of a batch, whose data are uint8 [n, 3072], channel by channel."""
+    with explain_read_errors(path, "a CIFAR batch"), open(path, "rb") as file:
+        batch = _RestrictedUnpickler(file).load()
         images = np.asarray(batch[b"data"], np.uint8).reshape(-1, 3, 32, 32)
         return np.array(batch[key], np.int64), images.transpose(0, 2, 3, 1)

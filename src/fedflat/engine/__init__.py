@@ -1,4 +1,4 @@
-"""How a round is executed. Engines never know the method."""
+"""How the clients of a round are trained. An engine works for every method and knows none of them."""
 
 from __future__ import annotations
 

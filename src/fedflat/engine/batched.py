@@ -1,4 +1,16 @@
-"""The fast engine: clients are lanes of one vmapped step, traced once and, on a GPU, replayed as a CUDA graph."""
+"""The fast engine: it trains many clients at once, as lanes of one vectorised step.
+
+A *lane* is one place in a batch of models. It trains one client after another: when a client has taken its last local
+step, the lane's result is stored and the next client is loaded into it. All lanes step together, in one call of the
+local step under torch.func.vmap, so clients of different lengths, and of several seeds, share the same lanes.
+`lane_packing` decides which lane trains which clients.
+
+The vmapped step is traced once into a plain sequence of tensor operations (`trace_operations`). On a GPU it is then
+compiled and captured as a CUDA graph (`capture_cuda_graph`), which replays it without work for the processor. For that
+all tensors of the lanes stay at the same addresses from round to round.
+
+`Batched` is the engine, `Lanes` has the tensors and the step, `LaneWork` the clients of one exchange.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +32,19 @@ from fedflat.engine.kernels import use_lane_ops
 from fedflat.engine.lane_packing import LaneSchedule, choose_lanes, schedule_lanes
 from fedflat.engine.rounds import CohortJob, TrainedCohort, average_replies
 
+WARM_UP_STEPS = 3  # calls of a function before it is captured as a CUDA graph
+
 
 def trace_operations(function: Callable[..., Any], *inputs: Any) -> torch.fx.GraphModule:
-    """The operations that `function` does on tensors like `inputs`, without the transforms that produced them."""
+    """Trace `function` into the plain tensor operations that it does, without vmap, grad and Python.
+
+    Args:
+        function: a function of tensors (or tuples of tensors), which may write into its inputs.
+        inputs: examples of its inputs; the traced function takes inputs of the same shapes.
+    """
     graph = make_fx(lambda *tensors: function(*tensors), tracing_mode="real")(*inputs)
     for node in graph.graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default):
-        if node.args[0] is node.args[1]:  # a part that never changes
+        if node.args[0] is node.args[1]:  # a tensor that never changes would be copied onto itself
             node.replace_all_uses_with(node.args[0])
             graph.graph.erase_node(node)
     graph.graph.eliminate_dead_code()
@@ -34,11 +53,15 @@ def trace_operations(function: Callable[..., Any], *inputs: Any) -> torch.fx.Gra
 
 
 def capture_cuda_graph(function: Callable[[], None]) -> Callable[[], None]:
-    """A function that works on fixed tensors on a GPU, as a CUDA graph; it runs a few times to warm up."""
+    """Capture `function` as a CUDA graph and return a function that replays it.
+
+    Args:
+        function: works on tensors that stay at the same addresses on a GPU; it is called a few times to warm up.
+    """
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
-        for _ in range(WARM_UP):
+        for _ in range(WARM_UP_STEPS):
             function()
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
@@ -47,21 +70,35 @@ def capture_cuda_graph(function: Callable[[], None]) -> Callable[[], None]:
     return graph.replay
 
 
-WARM_UP = 3
-
-
 class LaneWork(NamedTuple):
-    """All clients of all trials in one exchange; item i trains client `clients[i]` of job `owner[i]`."""
+    """The clients of all jobs of one exchange, in one list. Item i is client `clients[i]` of job `job_of[i]`.
+
+    Args:
+        jobs: the jobs, one per trial.
+        job_of: for each item, the number of its job.
+        clients: for each item, the number of its client.
+        states: the clients' states, stacked over items.
+        messages: the servers' messages, stacked over jobs.
+    """
 
     jobs: Sequence[CohortJob]
-    owner: list[int]
+    job_of: list[int]
     clients: list[int]
-    states: Any  # stacked over items
-    messages: Any  # stacked over jobs
+    states: Any
+    messages: Any
 
 
 class Lanes:
-    """The lanes' tensors, which stay from round to round, and the step that works on them."""
+    """The tensors of all lanes, which stay from round to round, and the step that works on them.
+
+    `carry` is the local state of each lane (model, momentum, client state), `message` the server's message for the
+    client that the lane trains; all their tensors have the lanes as first axis.
+
+    Args:
+        method, task, source: what is trained, and where batches come from.
+        lanes: the number of lanes.
+        work, plan, sgd: the work, batches and optimiser of the first exchange, as examples of shapes and types.
+    """
 
     def __init__(
         self, method: Method, task: Task, source: BatchSource, lanes: int, work: LaneWork, plan: BatchPlan, sgd: SGD
@@ -73,96 +110,107 @@ class Lanes:
         self.carry = self.carry._replace(w=self.carry.w.clone())
         self.lr = sgd.lr.clone()
         self.momentum, self.weight_decay = sgd.momentum, sgd.weight_decay
-        self._trace(BatchPlan(*(t[zeros, 0] for t in plan)))
+        self._trace_step(BatchPlan(*(t[zeros, 0] for t in plan)))
         self._capacity = 0
 
-    def _trace(self, plan: BatchPlan) -> None:
-        """The step as plain operations; on a GPU compiled to work in place."""
+    def _trace_step(self, plan: BatchPlan) -> None:
+        """Trace the step; on a GPU compile it as well. Note which tensors of the message the step reads."""
         inputs = (self.carry, self.message, self.lr, plan)
-        graph = trace_operations(self._in_place if self.lr.is_cuda else self._advance, *inputs)
+        graph = trace_operations(self._step_in_place if self.lr.is_cuda else self._step, *inputs)
         first, count = len(state_tensors(self.carry)), len(state_tensors(self.message))
-        self._reads = [bool(node.users) for node in graph.graph.find_nodes(op="placeholder")[first : first + count]]
-        self._step: Callable[..., Any] = graph
+        placeholders = graph.graph.find_nodes(op="placeholder")[first : first + count]
+        self._message_reads = [bool(node.users) for node in placeholders]
+        self._traced_step: Callable[..., Any] = graph
         if self.lr.is_cuda:
-            self.clock = torch.zeros(1, dtype=torch.int64, device=self.lr.device)
-            self._step = torch.compile(graph, fullgraph=True, dynamic=False)
+            self._time = torch.zeros(1, dtype=torch.int64, device=self.lr.device)
+            self._traced_step = torch.compile(graph, fullgraph=True, dynamic=False)
 
-    def _advance(self, carry: LocalState, message: Any, lr: Tensor, plan: BatchPlan) -> LocalState:
-        """One step of every lane."""
+    def _step(self, carry: LocalState, message: Any, lr: Tensor, plan: BatchPlan) -> LocalState:
+        """Take one local step in every lane."""
         sgd = SGD(lr, self.momentum, self.weight_decay)
         step = vmap(lambda c, b, m: local_step(self.method, self.task, sgd, c, b, m))
-        return _own_memory(step(carry, self.source.batch(plan), message), carry, (message, lr, plan))
+        return _without_shared_memory(step(carry, self.source.batch(plan), message), carry, (message, lr, plan))
 
-    def _in_place(self, carry: LocalState, message: Any, lr: Tensor, plan: BatchPlan) -> None:
-        """One step of every lane, written over the carry."""
-        tree_map(torch.Tensor.copy_, carry, self._advance(carry, message, lr, plan))
+    def _step_in_place(self, carry: LocalState, message: Any, lr: Tensor, plan: BatchPlan) -> None:
+        """Take one local step in every lane and write it over `carry`."""
+        tree_map(torch.Tensor.copy_, carry, self._step(carry, message, lr, plan))
 
-    def play(self, work: LaneWork, plan: BatchPlan, table: LaneSchedule, sgd: SGD) -> tuple[Tensor, Any]:
-        """All steps of a round; returns each item's end of training and state."""
-        self._load(plan, table)
+    def train(self, work: LaneWork, plan: BatchPlan, schedule: LaneSchedule, sgd: SGD) -> tuple[Tensor, Any]:
+        """Train all items of an exchange.
+
+        Args:
+            work: the items.
+            plan: their batches [items, steps, batch].
+            schedule: which lane trains which item at which time.
+            sgd: the optimiser, with the learning rate of this round.
+
+        Returns the models at the end of local training [items, P] and the clients' states, stacked over items.
+        """
+        self._load_plan(plan, schedule)
         self.lr.copy_(sgd.lr)
         ends = self.carry.w.new_empty(len(work.clients), self.carry.w.shape[1])
         states = tree_map(torch.clone, work.states)
-        owner = send_to_device(work.owner, ends.device)
+        job_of = send_to_device(work.job_of, ends.device)
         lanes = len(self.carry.w)
-        starts, stops = (_by_time(rows, lanes, ends.device) for rows in (table.starts, table.ends))
-        for time in range(len(table.item) + 1):
-            if time in stops:
-                self._put_aside(stops[time], ends, states)
-            if time in starts:
-                self._take_up(starts[time], owner, work)
-            if time < len(table.item):
-                self._tick(time)
+        starting, finished = (_moves_by_time(rows, lanes, ends.device) for rows in (schedule.starts, schedule.ends))
+        for time in range(len(schedule.item) + 1):
+            if time in finished:
+                self._store_items(finished[time], ends, states)
+            if time in starting:
+                self._load_items(starting[time], job_of, work)
+            if time < len(schedule.item):
+                self._run_step(time)
         return ends, states
 
-    def _load(self, plan: BatchPlan, table: LaneSchedule) -> None:
-        """Lay the round's plan out by time and lane."""
-        device, steps = self.lr.device, len(table.item)
-        item, step = (send_to_device(t, device) for t in (table.item, table.step))
-        self._reserve(steps, plan)
+    def _load_plan(self, plan: BatchPlan, schedule: LaneSchedule) -> None:
+        """Copy the batches into the buffer [times, lanes, batch] from which the steps read."""
+        device, steps = self.lr.device, len(schedule.item)
+        item, step = (send_to_device(t, device) for t in (schedule.item, schedule.step))
+        self._reserve_plan(steps, plan)
         rows = item.clamp(min=0)
-        for buffer, source in zip(self._plan, plan, strict=True):
+        for buffer, source in zip(self._plan_buffer, plan, strict=True):
             buffer[:steps] = source[rows, step]
         if device.type == "cuda":
-            self.clock.zero_()
+            self._time.zero_()
 
-    def _reserve(self, steps: int, plan: BatchPlan) -> None:
-        """Room for `steps` steps; on a GPU the step is captured anew when the room moves."""
+    def _reserve_plan(self, steps: int, plan: BatchPlan) -> None:
+        """Make room for the batches of `steps` steps; on a GPU, capture the step again when the buffer is replaced."""
         if steps <= self._capacity:
             return
-        self._capacity = max(steps, 2 * self._capacity, WARM_UP + 1)
+        self._capacity = max(steps, 2 * self._capacity, WARM_UP_STEPS + 1)
         lanes, batch = len(self.carry.w), plan.rows.shape[-1]
-        self._plan = BatchPlan(*(t.new_zeros(self._capacity, lanes, batch) for t in plan))
+        self._plan_buffer = BatchPlan(*(t.new_zeros(self._capacity, lanes, batch) for t in plan))
         if self.lr.is_cuda:
-            self.clock.zero_()
-            self._replay = capture_cuda_graph(self._timed_step)
+            self._time.zero_()
+            self._replay_step = capture_cuda_graph(self._step_at_time)
 
-    def _timed_step(self) -> None:
-        """One step at the time on the device's own clock."""
-        plan = BatchPlan(*(t.index_select(0, self.clock)[0] for t in self._plan))
-        self._step(self.carry, self.message, self.lr, plan)
-        self.clock.add_(1)
+    def _step_at_time(self) -> None:
+        """Take the step at the time that a counter on the GPU shows, and advance the counter."""
+        plan = BatchPlan(*(t.index_select(0, self._time)[0] for t in self._plan_buffer))
+        self._traced_step(self.carry, self.message, self.lr, plan)
+        self._time.add_(1)
 
-    def _tick(self, time: int) -> None:
-        """One step of every lane."""
+    def _run_step(self, time: int) -> None:
+        """Take one step in every lane: on a GPU by replaying the CUDA graph, on a CPU by calling the traced step."""
         if self.lr.is_cuda:
-            return self._replay()
-        new = self._step(self.carry, self.message, self.lr, BatchPlan(*(t[time] for t in self._plan)))
-        self.carry = tree_map(torch.Tensor.contiguous, new)  # a constant comes as one element seen many times
+            return self._replay_step()
+        new = self._traced_step(self.carry, self.message, self.lr, BatchPlan(*(t[time] for t in self._plan_buffer)))
+        self.carry = tree_map(torch.Tensor.contiguous, new)  # a constant comes as one element, expanded
 
-    def _put_aside(self, move: LaneMoves, ends: Tensor, states: Any) -> None:
-        """Store what finished items have learned."""
-        ends.index_copy_(0, move.items, move.of(self.carry.w))
-        tree_map(lambda kept, lane: kept.index_copy_(0, move.items, move.of(lane)), states, self.carry.client)
+    def _store_items(self, move: LaneMoves, ends: Tensor, states: Any) -> None:
+        """Store models and client states of finished items."""
+        ends.index_copy_(0, move.items, move.select_lanes(self.carry.w))
+        tree_map(lambda kept, lane: kept.index_copy_(0, move.items, move.select_lanes(lane)), states, self.carry.client)
 
-    def _take_up(self, move: LaneMoves, owner: Tensor, work: LaneWork) -> None:
-        """Give lanes new items: their trial's message as far as steps read it, their own state, no momentum."""
+    def _load_items(self, move: LaneMoves, job_of: Tensor, work: LaneWork) -> None:
+        """Load new items into lanes: the message of their trial (as far as steps read it), their state, no momentum."""
 
         def rows(new: Tensor) -> Tensor:
-            return new.expand(len(move.items), *new.shape[1:]) if len(new) == 1 else new[owner[move.items]]
+            return new.expand(len(move.items), *new.shape[1:]) if len(new) == 1 else new[job_of[move.items]]
 
-        for lane, new, read in zip(state_tensors(self.message), state_tensors(work.messages), self._reads, strict=True):
-            if read:
+        pairs = zip(state_tensors(self.message), state_tensors(work.messages), self._message_reads, strict=True)
+        for lane, new, is_read in pairs:
+            if is_read:
                 lane.index_copy_(0, move.lanes, rows(new))
         self.carry.w.index_copy_(0, move.lanes, rows(work.messages.params))
         if self.momentum:
@@ -170,38 +218,44 @@ class Lanes:
         tree_map(lambda lane, new: lane.index_copy_(0, move.lanes, new[move.items]), self.carry.client, work.states)
 
 
-def _own_memory(new: LocalState, old: LocalState, others: Any) -> LocalState:
-    """`new` with memory of its own: a method may keep what it was given, the last w, say, or keep one tensor twice."""
-    taken = {_memory_start(t) for t in [*state_tensors(old), *state_tensors(others)]}
+def _without_shared_memory(new: LocalState, old: LocalState, others: Any) -> LocalState:
+    """Return `new`, with copies of tensors that share memory with another one.
 
-    def own(t: Tensor, before: Tensor) -> Tensor:
-        place = _memory_start(t)
-        shared = place in taken and place != _memory_start(before)
-        taken.add(place)
+    A method may keep a tensor that it was given, such as the last w, or keep one tensor twice. Written in place over
+    the old state, such tensors would overwrite each other.
+    """
+    taken = {_memory_address(t) for t in [*state_tensors(old), *state_tensors(others)]}
+
+    def copied(t: Tensor, before: Tensor) -> Tensor:
+        address = _memory_address(t)
+        shared = address in taken and address != _memory_address(before)
+        taken.add(address)
         return t.clone() if shared else t
 
-    return tree_map(own, new, old)
+    return tree_map(copied, new, old)
 
 
-def _memory_start(t: Tensor) -> int:
-    """Where its memory begins."""
+def _memory_address(t: Tensor) -> int:
     return t.untyped_storage().data_ptr()
 
 
 class LaneMoves(NamedTuple):
-    """Lanes and the items they take up or put aside; `all`: every lane, in order."""
+    """Items that are loaded into lanes, or stored from them, at one time: item `items[i]` and lane `lanes[i]`.
+
+    `all_lanes` says that these are all lanes, in order, so that nothing needs to be selected.
+    """
 
     lanes: Tensor
     items: Tensor
-    all: bool
+    all_lanes: bool
 
-    def of(self, t: Tensor) -> Tensor:
-        """What these lanes have of t."""
-        return t if self.all else t[self.lanes]
+    def select_lanes(self, t: Tensor) -> Tensor:
+        """Return the rows of t [lanes, …] that belong to these lanes."""
+        return t if self.all_lanes else t[self.lanes]
 
 
-def _by_time(rows: np.ndarray, lanes: int, device: torch.device) -> dict[int, LaneMoves]:
-    """The moves at each time, sent to the device at once."""
+def _moves_by_time(rows: np.ndarray, lanes: int, device: torch.device) -> dict[int, LaneMoves]:
+    """Turn rows (time, lane, item) into the moves at each time, sent to the device in one copy."""
     moved = send_to_device(np.ascontiguousarray(rows[:, 1:].T), device)
     times, first = np.unique(rows[:, 0], return_index=True)
     bounds = zip(times.tolist(), first.tolist(), [*first[1:].tolist(), len(rows)], strict=True)
@@ -210,66 +264,72 @@ def _by_time(rows: np.ndarray, lanes: int, device: torch.device) -> dict[int, La
 
 
 class Batched:
-    """Trains all clients of a round, and all seeds, as lanes of one step."""
+    """Trains all clients of a round, of all seeds, as lanes of one step.
+
+    Args:
+        method: the method.
+        task: the model and its loss.
+        source: where batches come from.
+        lanes: the number of lanes; None lets `prepare`, or else the first round, choose it.
+    """
 
     def __init__(self, method: Method, task: Task, source: BatchSource, lanes: int | None = None) -> None:
         self.method, self.source, self.lanes = method, source, lanes
         self.task = Task(use_lane_ops(task.model), task.compute)
-        self._bench: Lanes | None = None
+        self._built_lanes: Lanes | None = None
 
     def prepare(self, rounds: Sequence[Sequence[int]]) -> None:
-        """Choose the number of lanes that suits these rounds."""
+        """Choose the number of lanes that makes these rounds cheapest."""
         self.lanes = choose_lanes(rounds, max(len(lengths) for lengths in rounds))
 
     def train(self, jobs: Sequence[CohortJob]) -> list[TrainedCohort]:
         """Run one exchange."""
         with torch.no_grad():
-            work = _gather(jobs)
-            seeds = [jobs[owner].seed for owner in work.owner]
-            round, exchange = jobs[0].round, jobs[0].exchange
+            work = _gather_work(jobs)
+            seeds = [jobs[number].seed for number in work.job_of]
+            round, exchange, sgd = jobs[0].round, jobs[0].exchange, jobs[0].sgd
             lengths = self.source.lengths(seeds, round, work.clients, exchange)
             plan = self.source.plan(seeds, round, work.clients, exchange)
-            table = schedule_lanes(lengths, self._width(lengths))
-            ends, states = self._bench_for(work, plan, jobs[0].sgd).play(work, plan, table, jobs[0].sgd)
-            return self._conclude(work, ends, states, lengths)
+            schedule = schedule_lanes(lengths, self._lane_count(lengths))
+            ends, states = self._build_lanes(work, plan, sgd).train(work, plan, schedule, sgd)
+            return self._average(work, ends, states, lengths)
 
-    def _width(self, lengths: Sequence[int]) -> int:
-        """The number of lanes, chosen by the first round unless it was prepared."""
+    def _lane_count(self, lengths: Sequence[int]) -> int:
         if self.lanes is None:
             self.prepare([lengths])
         assert self.lanes is not None
         return self.lanes
 
-    def _bench_for(self, work: LaneWork, plan: BatchPlan, sgd: SGD) -> Lanes:
-        """The lanes, made at the first round."""
-        if self._bench is None:
+    def _build_lanes(self, work: LaneWork, plan: BatchPlan, sgd: SGD) -> Lanes:
+        """Return the lanes, built in the first exchange."""
+        if self._built_lanes is None:
             assert self.lanes is not None
-            self._bench = Lanes(self.method, self.task, self.source, self.lanes, work, plan, sgd)
-        return self._bench
+            self._built_lanes = Lanes(self.method, self.task, self.source, self.lanes, work, plan, sgd)
+        return self._built_lanes
 
-    def _conclude(self, work: LaneWork, ends: Tensor, states: Any, lengths: Sequence[int]) -> list[TrainedCohort]:
-        """Replies, kept states and means, job by job."""
+    def _average(self, work: LaneWork, ends: Tensor, states: Any, lengths: Sequence[int]) -> list[TrainedCohort]:
+        """Make the clients' replies, store their states and average, job by job."""
         steps = send_to_device(lengths, ends.device, ends.dtype)
         trained, first = [], 0
         for job in work.jobs:
             part = slice(first, first + len(job.clients))
             first = part.stop
             carry = LocalState(ends[part], ends[part], tree_map(lambda t: t[part], states))
-            replies, kept = vmap(lambda c, k: finish_local_training(self.method, job.sgd, c, job.message, k))(
+            replies, new_states = vmap(lambda c, k: finish_local_training(self.method, job.sgd, c, job.message, k))(
                 carry, steps[part]
             )
-            job.states.scatter(job.clients, kept)
+            job.states.scatter(job.clients, new_states)
             trained.append(TrainedCohort(average_replies(replies, job), ends[part]))
         return trained
 
 
-def _gather(jobs: Sequence[CohortJob]) -> LaneWork:
-    """Put the clients of all jobs side by side."""
-    owner = [number for number, job in enumerate(jobs) for _ in job.clients]
+def _gather_work(jobs: Sequence[CohortJob]) -> LaneWork:
+    """Put the clients of all jobs into one list, and stack their states and the messages."""
+    job_of = [number for number, job in enumerate(jobs) for _ in job.clients]
     states = [job.states.gather(job.clients) for job in jobs]
     return LaneWork(
         jobs,
-        owner,
+        job_of,
         [client for job in jobs for client in job.clients],
         tree_map(lambda *parts: torch.cat(parts), *states),
         tree_map(lambda *parts: torch.stack(parts), *(job.message for job in jobs)),

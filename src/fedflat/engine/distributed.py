@@ -1,6 +1,15 @@
-"""The engine for many GPUs or hosts: every rank trains its part of the cohort, one sum over ranks ends an exchange.
+"""The engine for several GPUs or hosts: every rank trains a share of the cohort, then all ranks average.
 
-A client's state lives on rank (client mod ranks); it is lent to the rank that trains the client.
+What happens in one exchange:
+
+    1. Every rank computes the same assignment of clients to ranks (`assign_ranks`); no message is needed.
+    2. A client's state is kept by one rank, its owner (`owner_rank`). If another rank trains the client, the owner
+       lends it the state (`fetch_states`).
+    3. Every rank trains its share of the clients with the batched engine.
+    4. Borrowed states go back to their owners (`return_states`).
+    5. Every rank scales the means of its replies by its share of the cohort, and all ranks sum them. With the share
+       s_r of rank r (of the weights, or of the number of clients) and the mean m_r of its replies, the cohort's mean is
+       Σ_r s_r m_r. The means of all jobs are one vector, so an exchange needs one all-reduce.
 """
 
 from __future__ import annotations
@@ -21,187 +30,232 @@ from fedflat.engine.lane_packing import assign_ranks
 from fedflat.engine.processes import ProcessGroup
 from fedflat.engine.rounds import ClientStates, CohortJob, TrainedCohort
 
-Item = tuple[int, int]  # number of the job, position in its cohort
+Item = tuple[int, int]  # one client of one job: the job's number, and the client's position in its cohort
 
 
-def home_rank(client: int, ranks: int) -> int:
-    """The rank that keeps a client's state."""
+def owner_rank(client: int, ranks: int) -> int:
+    """Return the rank that keeps a client's state, with `ranks` ranks in all."""
     return client % ranks
 
 
 class StateTransfer(NamedTuple):
-    """A state goes from rank `source` to rank `target`."""
+    """A client's state is sent from rank `source` to rank `target`."""
 
     source: int
     target: int
 
 
 class BorrowedStates:
-    """The states of a rank's part of a cohort: its own clients' in its store, its guests' (by position) on loan."""
+    """The client states of a rank's share of one job: its own clients' in its store, and those lent by other ranks.
 
-    def __init__(self, store: ClientStates, size: int, guests: Mapping[int, Tensor]) -> None:
-        self.store, self.initial, self.guests = store, store.initial, list(guests)
-        self.own = [position for position in range(size) if position not in guests]
-        self.loan = torch.stack(list(guests.values())) if guests else None
+    Args:
+        store: the states that this rank owns.
+        size: the number of clients in the share.
+        borrowed: states lent by other ranks, as vectors, by the client's position in the share.
+    """
+
+    def __init__(self, store: ClientStates, size: int, borrowed: Mapping[int, Tensor]) -> None:
+        self.store, self.initial = store, store.initial
+        self.borrowed_positions = list(borrowed)
+        self.own_positions = [position for position in range(size) if position not in borrowed]
+        self.borrowed_rows = torch.stack(list(borrowed.values())) if borrowed else None
 
     def gather(self, clients: Sequence[int]) -> Any:
-        """The states of all clients of the part, in their order."""
+        """Return the stacked states of the share's `clients`, in their order."""
         states = self.store.gather(clients)
-        if self.loan is None:
+        if self.borrowed_rows is None:
             return states
-        loan = rows_to_states(self.initial, self.loan)
-        return tree_map(lambda all, new: all.index_copy(0, send_to_device(self.guests, all.device), new), states, loan)
+        borrowed, positions = rows_to_states(self.initial, self.borrowed_rows), self.borrowed_positions
+        return tree_map(
+            lambda all, new: all.index_copy(0, send_to_device(positions, all.device), new), states, borrowed
+        )
 
     def scatter(self, clients: Sequence[int], states: Any) -> None:
-        """Keep what own clients have learned; that of the guests is ready to go home."""
-        if self.own:
-            own = tree_map(lambda all: all[send_to_device(self.own, all.device)], states)
-            self.store.scatter([clients[position] for position in self.own], own)
-        if self.guests:
-            self.loan = states_to_rows(tree_map(lambda all: all[send_to_device(self.guests, all.device)], states))
+        """Store the new states of own clients; keep those of the others for `returned`."""
+        if self.own_positions:
+            own = tree_map(lambda all: all[send_to_device(self.own_positions, all.device)], states)
+            self.store.scatter([clients[position] for position in self.own_positions], own)
+        if self.borrowed_positions:
+            borrowed = tree_map(lambda all: all[send_to_device(self.borrowed_positions, all.device)], states)
+            self.borrowed_rows = states_to_rows(borrowed)
 
-    def returning(self) -> dict[int, Tensor]:
-        """The guests' states by position."""
-        return {} if self.loan is None else dict(zip(self.guests, self.loan.unbind(), strict=True))
+    def returned(self) -> dict[int, Tensor]:
+        """Return the borrowed states as vectors, by the client's position in the share."""
+        if self.borrowed_rows is None:
+            return {}
+        return dict(zip(self.borrowed_positions, self.borrowed_rows.unbind(), strict=True))
 
 
 def plan_transfers(jobs: Sequence[CohortJob], ranks: Mapping[Item, int], size: int) -> dict[Item, StateTransfer]:
-    """Who is trained away from home; nobody where clients keep nothing."""
+    """Return the transfers of clients that are not trained by their owner; none if clients keep no state.
+
+    Args:
+        jobs: the jobs of this exchange.
+        ranks: the rank that trains each client.
+        size: the number of ranks.
+    """
     if not pack_state(jobs[0].states.initial):
         return {}
-    homes = {item: home_rank(jobs[item[0]].clients[item[1]], size) for item in ranks}
-    return {item: StateTransfer(homes[item], rank) for item, rank in ranks.items() if rank != homes[item]}
+    owners = {item: owner_rank(jobs[item[0]].clients[item[1]], size) for item in ranks}
+    return {item: StateTransfer(owners[item], rank) for item, rank in ranks.items() if rank != owners[item]}
 
 
 def fetch_states(
-    world: ProcessGroup, jobs: Sequence[CohortJob], routes: Mapping[Item, StateTransfer]
+    processes: ProcessGroup, jobs: Sequence[CohortJob], transfers: Mapping[Item, StateTransfer]
 ) -> dict[Item, Tensor]:
-    """The states of this rank's guests; those of its own clients who are guests elsewhere leave."""
+    """Lend the states of own clients that other ranks train; return, as vectors, those that this rank borrows."""
     rows: dict[Item, Tensor] = {}
     for number, job in enumerate(jobs):
-        items = [item for item, route in routes.items() if item[0] == number and route.source == world.rank]
+        items = [item for item, way in transfers.items() if item[0] == number and way.source == processes.rank]
         if items:
             states = job.states.gather([job.clients[position] for _, position in items])
             rows |= zip(items, states_to_rows(states).unbind(), strict=True)
-    return exchange_vectors(world, jobs, routes, rows)
+    return transfer_rows(processes, jobs, transfers, rows)
 
 
 def return_states(
-    world: ProcessGroup, jobs: Sequence[CohortJob], routes: Mapping[Item, StateTransfer], rows: Mapping[Item, Tensor]
+    processes: ProcessGroup,
+    jobs: Sequence[CohortJob],
+    transfers: Mapping[Item, StateTransfer],
+    rows: Mapping[Item, Tensor],
 ) -> None:
-    """The same ways in the other direction: guests' states leave, those of this rank's clients are stored."""
-    back = {item: StateTransfer(route.target, route.source) for item, route in routes.items()}
-    for (number, position), row in exchange_vectors(world, jobs, back, rows).items():
+    """Send borrowed states (`rows`, as vectors) back to their owners and store those that come back to this rank."""
+    back = {item: StateTransfer(way.target, way.source) for item, way in transfers.items()}
+    for (number, position), row in transfer_rows(processes, jobs, back, rows).items():
         job = jobs[number]
         job.states.scatter([job.clients[position]], rows_to_states(job.states.initial, row[None]))
 
 
-def exchange_vectors(
-    world: ProcessGroup, jobs: Sequence[CohortJob], routes: Mapping[Item, StateTransfer], rows: Mapping[Item, Tensor]
+def transfer_rows(
+    processes: ProcessGroup,
+    jobs: Sequence[CohortJob],
+    transfers: Mapping[Item, StateTransfer],
+    rows: Mapping[Item, Tensor],
 ) -> dict[Item, Tensor]:
-    """Carry states, as vectors, along their routes: takes those that leave here, gives those that arrive."""
+    """Send states as vectors, one message for each pair of ranks.
+
+    Args:
+        processes: the ranks.
+        jobs: the jobs of this exchange, which give the size of a state.
+        transfers: who sends which client's state to whom, the same on every rank.
+        rows: the states that this rank sends.
+
+    Returns the states that this rank receives.
+    """
     leaving: dict[int, list[Tensor]] = {}
     arriving: dict[int, list[Item]] = {}
-    for item, route in routes.items():
-        if route.source == world.rank:
-            leaving.setdefault(route.target, []).append(rows[item])
-        elif route.target == world.rank:
-            arriving.setdefault(route.source, []).append(item)
+    for item, way in transfers.items():
+        if way.source == processes.rank:
+            leaving.setdefault(way.target, []).append(rows[item])
+        elif way.target == processes.rank:
+            arriving.setdefault(way.source, []).append(item)
     like = pack_state(jobs[0].states.initial)
     width = sum(tensor.numel() for tensor in like.values())
-    room = {rank: next(iter(like.values())).new_empty(len(items), width) for rank, items in arriving.items()}
-    got = world.move({rank: torch.stack(states) for rank, states in leaving.items()}, room)
-    return {item: row for rank, items in arriving.items() for item, row in zip(items, got[rank], strict=True)}
+    incoming = {rank: next(iter(like.values())).new_empty(len(items), width) for rank, items in arriving.items()}
+    received = processes.send_and_receive({rank: torch.stack(states) for rank, states in leaving.items()}, incoming)
+    return {item: row for rank, items in arriving.items() for item, row in zip(items, received[rank], strict=True)}
 
 
 class RankShare(NamedTuple):
-    """This rank's part of a job, and the positions of its clients in the whole cohort."""
+    """The clients of one job that this rank trains.
+
+    Args:
+        job: the job with these clients only.
+        positions: their positions in the whole cohort.
+        states: their states, which are also `job.states`.
+    """
 
     job: CohortJob
     positions: list[int]
-    desk: BorrowedStates
+    states: BorrowedStates
 
 
 class Distributed:
-    """Trains its share of every cohort with the batched engine and sums over ranks.
+    """Trains this rank's share of every cohort with the batched engine, and averages over all ranks.
 
-    The cohorts it gives back are whole and the same on every rank; `Trained.ends` are those of this rank's share only,
-    in the cohort's order: nothing but measurements wants single models, and they would have to travel.
+    The means that `train` returns are those of the whole cohort, the same on every rank. `TrainedCohort.ends` are those
+    of this rank's share only, in the cohort's order: only measurements need single models, and all of them would have
+    to be sent.
+
+    Args:
+        method, task, source: as for the other engines.
+        processes: the ranks that train together.
     """
 
-    def __init__(self, method: Method, task: Task, source: BatchSource, world: ProcessGroup) -> None:
-        self.method, self.source, self.world = method, source, world
-        self.share = Batched(method, task, source)
+    def __init__(self, method: Method, task: Task, source: BatchSource, processes: ProcessGroup) -> None:
+        self.method, self.source, self.processes = method, source, processes
+        self.local_engine = Batched(method, task, source)
 
     @property
     def lanes(self) -> int | None:
-        """Lanes in which this rank trains, None before they are chosen."""
-        return self.share.lanes
+        """The number of lanes of this rank, None before it is chosen."""
+        return self.local_engine.lanes
 
     def prepare(self, rounds: Sequence[Sequence[int]]) -> None:
-        """Choose lanes for this rank's share of these rounds, taken as if every client could go anywhere."""
-        mine = [
+        """Choose the number of lanes for this rank's share of these rounds, as if no client had an owner."""
+        shares = [
             [
-                n
-                for n, rank in zip(lengths, assign_ranks(lengths, self.world.size), strict=True)
-                if rank == self.world.rank
+                steps
+                for steps, rank in zip(lengths, assign_ranks(lengths, self.processes.size), strict=True)
+                if rank == self.processes.rank
             ]
             for lengths in rounds
         ]
-        self.share.prepare([lengths for lengths in mine if lengths] or [[1]])
+        self.local_engine.prepare([lengths for lengths in shares if lengths] or [[1]])
 
     def train(self, jobs: Sequence[CohortJob]) -> list[TrainedCohort]:
-        """Run one exchange."""
+        """Run one exchange: see the steps at the top of this file."""
         with torch.no_grad():
-            ranks = self._ranks(jobs)
-            routes = plan_transfers(jobs, ranks, self.world.size)
-            parts = self._parts(jobs, ranks, fetch_states(self.world, jobs, routes))
-            trained = self.share.train([part.job for part in parts.values()]) if parts else []
-            return_states(self.world, jobs, routes, _returning(parts))
-            return self._conclude(jobs, parts, dict(zip(parts, trained, strict=True)))
+            ranks = self._assign_ranks(jobs)
+            transfers = plan_transfers(jobs, ranks, self.processes.size)
+            shares = self._own_shares(jobs, ranks, fetch_states(self.processes, jobs, transfers))
+            trained = self.local_engine.train([share.job for share in shares.values()]) if shares else []
+            return_states(self.processes, jobs, transfers, _borrowed_rows(shares))
+            return self._average(jobs, shares, dict(zip(shares, trained, strict=True)))
 
-    def _ranks(self, jobs: Sequence[CohortJob]) -> dict[Item, int]:
-        """Who trains whom; every rank comes to the same answer."""
+    def _assign_ranks(self, jobs: Sequence[CohortJob]) -> dict[Item, int]:
+        """Return the rank that trains each client; every rank computes the same."""
         items = [(number, position) for number, job in enumerate(jobs) for position in range(len(job.clients))]
         clients = [jobs[number].clients[position] for number, position in items]
         seeds = [jobs[number].seed for number, _ in items]
         lengths = self.source.lengths(seeds, jobs[0].round, clients, jobs[0].exchange)
-        homes = [home_rank(client, self.world.size) for client in clients] if pack_state(jobs[0].states.initial) else []
-        return dict(zip(items, assign_ranks(lengths, self.world.size, homes), strict=True))
+        size, stateful = self.processes.size, bool(pack_state(jobs[0].states.initial))
+        owners = [owner_rank(client, size) for client in clients] if stateful else []
+        return dict(zip(items, assign_ranks(lengths, size, owners), strict=True))
 
-    def _parts(
-        self, jobs: Sequence[CohortJob], ranks: Mapping[Item, int], guests: Mapping[Item, Tensor]
+    def _own_shares(
+        self, jobs: Sequence[CohortJob], ranks: Mapping[Item, int], borrowed: Mapping[Item, Tensor]
     ) -> dict[int, RankShare]:
-        """This rank's clients of each job; jobs without any are left out."""
+        """Return this rank's share of each job, by the job's number, without jobs of which it trains no client."""
         positions: dict[int, list[int]] = {}
         for (number, position), rank in ranks.items():
-            if rank == self.world.rank:
+            if rank == self.processes.rank:
                 positions.setdefault(number, []).append(position)
         return {
-            number: _part(
-                jobs[number], mine, {i: guests[number, p] for i, p in enumerate(mine) if (number, p) in guests}
+            number: _share_of_job(
+                jobs[number], own, {i: borrowed[number, p] for i, p in enumerate(own) if (number, p) in borrowed}
             )
-            for number, mine in positions.items()
+            for number, own in positions.items()
         }
 
-    def _conclude(
-        self, jobs: Sequence[CohortJob], parts: Mapping[int, RankShare], trained: Mapping[int, TrainedCohort]
+    def _average(
+        self, jobs: Sequence[CohortJob], shares: Mapping[int, RankShare], trained: Mapping[int, TrainedCohort]
     ) -> list[TrainedCohort]:
-        """The cohorts' means, from one sum over ranks of one vector."""
-        shares = tuple(
-            _share(job, parts[number].job, trained[number].cohort) if number in parts else self._nothing(job)
+        """Return the cohorts' means, from one sum over ranks of one vector."""
+        scaled = tuple(
+            _scaled_means(job, shares[number].job, trained[number].cohort) if number in shares else self._zeros(job)
             for number, job in enumerate(jobs)
         )
-        sums = self.world.total(states_to_rows(tree_map(lambda t: t[None], shares)))
-        means = tree_map(lambda t: t[0], rows_to_states(shares, sums))
+        sums = self.processes.sum_over_ranks(states_to_rows(tree_map(lambda t: t[None], scaled)))
+        means = tree_map(lambda t: t[0], rows_to_states(scaled, sums))
         ends = [trained[n].ends if n in trained else job.message.params[None][:0] for n, job in enumerate(jobs)]
         return [
             TrainedCohort(Cohort(mean, uniform, len(job.clients), job.population), end)
             for job, (mean, uniform), end in zip(jobs, means, ends, strict=True)
         ]
 
-    def _nothing(self, job: CohortJob) -> tuple[Any, Any]:
-        """What a rank without clients adds: replies of zeros."""
+    def _zeros(self, job: CohortJob) -> tuple[Any, Any]:
+        """Return the summands of a rank that trains no client of this job: replies of zeros."""
         steps = torch.ones_like(job.sgd.lr)
         reply, _ = finish_local_training(
             self.method, job.sgd, start_local_training(job.message, job.states.initial), job.message, steps
@@ -210,24 +264,24 @@ class Distributed:
         return zeros, zeros
 
 
-def _part(job: CohortJob, positions: list[int], guests: Mapping[int, Tensor]) -> RankShare:
-    """The job of the clients at these positions."""
-    desk = BorrowedStates(job.states, len(positions), guests)
+def _share_of_job(job: CohortJob, positions: list[int], borrowed: Mapping[int, Tensor]) -> RankShare:
+    """Return the part of a job with the clients at these positions of its cohort."""
+    states = BorrowedStates(job.states, len(positions), borrowed)
     weights = job.weights[send_to_device(positions, job.weights.device)]
     clients = [job.clients[position] for position in positions]
-    return RankShare(job._replace(clients=clients, weights=weights, states=desk), positions, desk)
+    return RankShare(job._replace(clients=clients, weights=weights, states=states), positions, states)
 
 
-def _returning(parts: Mapping[int, RankShare]) -> dict[Item, Tensor]:
-    """What guests have learned."""
+def _borrowed_rows(shares: Mapping[int, RankShare]) -> dict[Item, Tensor]:
+    """Return the borrowed states after training, as vectors."""
     return {
-        (number, part.positions[place]): row
-        for number, part in parts.items()
-        for place, row in part.desk.returning().items()
+        (number, share.positions[position]): row
+        for number, share in shares.items()
+        for position, row in share.states.returned().items()
     }
 
 
-def _share(job: CohortJob, part: CohortJob, cohort: Cohort) -> tuple[Any, Any]:
-    """A rank's contribution to the weighted and the plain means."""
-    weight, number = part.weights.sum() / job.weights.sum(), len(part.clients) / len(job.clients)
+def _scaled_means(job: CohortJob, own: CohortJob, cohort: Cohort) -> tuple[Any, Any]:
+    """Return a rank's summands of the weighted and the plain mean: its means times its share of the cohort."""
+    weight, number = own.weights.sum() / job.weights.sum(), len(own.clients) / len(job.clients)
     return tree_map(lambda t: t * weight.to(t.dtype), cohort.mean), tree_map(lambda t: t * number, cohort.uniform)

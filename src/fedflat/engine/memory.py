@@ -1,13 +1,13 @@
-"""Memory of a run: how much of a GPU it takes, estimated before it begins, and where its clients' states go.
+"""The GPU memory of a run, estimated before it begins, and where its clients' states are stored.
 
 With P parameters of b bytes, L lanes, N clients, batches of B samples and a bytes of activations per sample:
 
-    lanes    L (SPARE P b + B a + state + message): model, momentum, gradients and copies of each lane
+    lanes    L (VECTORS_PER_LANE P b + B a + state + message): model, momentum, gradients and copies of each lane
     test     the normalised test set, and the activations of one batch of it
-    servers  Σ (server's state + replies of a cohort), one for each seed
+    servers  Σ (server's state + replies of a cohort), summed over seeds
     states   Σ 2 N states, if every client takes part: their table is copied when it grows
 
-Images and labels are on the device when this is asked.
+The images and labels of the data set are not included: they are on the device already when memory is estimated.
 """
 
 from __future__ import annotations
@@ -26,36 +26,27 @@ from fedflat.core.state import count_bytes
 from fedflat.core.task import Batch, Task
 from fedflat.data.batches import ClientBatches
 from fedflat.engine.rounds import EVALUATION_BATCH
-from fedflat.errors import UserError
+from fedflat.errors import UserError, mention
 
-_TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # glibc's names for what mallopt sets: M_TRIM_THRESHOLD, M_MMAP_MAX
+VECTORS_PER_LANE = 8  # vectors of P numbers that a lane needs beside its state and message
+USABLE_SHARE = 0.9  # of the free memory; the rest is for kernels and fragmentation
+GB = 1e9
+_MALLOC_TRIM_THRESHOLD, _MALLOC_MMAP_MAX = -1, -4  # glibc's numbers for M_TRIM_THRESHOLD and M_MMAP_MAX in mallopt
 
 
 def keep_freed_memory() -> None:
-    """Let the C library keep what this process frees instead of giving it back to the system at once.
+    """Let the C library keep the memory that this process frees, instead of returning it to the system at once.
 
-    glibc maps every block above 32 MB anew, and the system clears its pages one by one. In a step with a model of
-    millions of parameters that takes as long as the arithmetic. Other C libraries are left as they are.
+    By default glibc maps every block above 32 MB anew, and the system clears its pages one by one. For a model of
+    millions of parameters that takes as long as the arithmetic of a step. Does nothing with other C libraries.
     """
     if sys.platform == "linux" and hasattr(library := ctypes.CDLL(None), "mallopt"):
-        library.mallopt(_MMAP_MAX, 0)
-        library.mallopt(_TRIM_THRESHOLD, -1)
-
-
-SPARE = 8  # vectors of the model's length that a lane needs beside its state and message
-
-
-USABLE = 0.9  # of the free memory; the rest is for kernels and fragments
-
-
-GB = 1e9
-
-
-ADVICE = "use fewer --seeds, a smaller --batch-size or --cohort, or --precision bf16"
+        library.mallopt(_MALLOC_MMAP_MAX, 0)
+        library.mallopt(_MALLOC_TRIM_THRESHOLD, -1)
 
 
 class MemoryEstimate(NamedTuple):
-    """Bytes by purpose."""
+    """Bytes on the GPU by purpose, as at the top of this file."""
 
     lanes: int
     test: int
@@ -63,69 +54,80 @@ class MemoryEstimate(NamedTuple):
     states: int
 
     def without_states(self) -> int:
-        """What must be on the device in any case."""
+        """Return the bytes that must be on the GPU in any case; states can also be stored on the host."""
         return sum(self) - self.states
 
 
 def estimate_memory(
     method: Method,
     task: Task,
-    feed: ClientBatches,
+    client_data: ClientBatches,
     params: Tensor,
     lanes: int,
     trials: Sequence[tuple[int, int]],
     ranks: int = 1,
 ) -> MemoryEstimate:
-    """The estimate above for `trials` with so many clients, and so many of them in a round, on one of `ranks`."""
+    """Estimate the GPU memory of a run by the formula at the top of this file.
+
+    Args:
+        method, task, client_data: what is trained.
+        params: the initial model, a vector of P parameters.
+        lanes: the number of lanes.
+        trials: (clients in all, clients in a round) of each trial.
+        ranks: the number of ranks, over which the clients' states are spread.
+    """
     server, state = method.init_server(params), count_bytes(method.init_client(params))
-    each, model = activation_bytes(task, feed, params), count_bytes(params)
-    per_lane = SPARE * model + feed.batch_size * each + state + count_bytes(method.broadcast(server))
-    test = feed.dataset.x_test.numel() * params.element_size() + EVALUATION_BATCH * each // 2
+    per_sample, model = activation_bytes(task, client_data, params), count_bytes(params)
+    batch = client_data.batch_size * per_sample
+    per_lane = VECTORS_PER_LANE * model + batch + state + count_bytes(method.broadcast(server))
+    test = client_data.dataset.x_test.numel() * params.element_size() + EVALUATION_BATCH * per_sample // 2
     servers = sum(count_bytes(server) + 2 * cohort * (model + state) for _, cohort in trials)
     return MemoryEstimate(lanes * per_lane, test, servers, 2 * sum(clients for clients, _ in trials) * state // ranks)
 
 
 def free_gpu_memory(device: torch.device) -> int:
-    """Bytes that the GPU has free, and those that torch holds but does not use."""
+    """Return the free bytes of a GPU, including those that torch has reserved but does not use."""
     free, _ = torch.cuda.mem_get_info(device)
     return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
 
 
-def activation_bytes(task: Task, feed: ClientBatches, params: Tensor) -> int:
-    """Bytes that the gradient of one sample keeps and makes: what autograd saves, twice.
+def activation_bytes(task: Task, client_data: ClientBatches, params: Tensor) -> int:
+    """Return the bytes of activations per sample while a gradient is computed: twice what autograd saves.
 
-    Asked of two samples, since layers that normalise over the batch refuse a single one.
+    Measured with a batch of two samples, whose sum is the factor two; layers that normalise over the batch do not
+    accept a single sample.
     """
-    x, kept = torch.zeros(2, *feed.dataset.x.shape[1:], dtype=feed.dtype, device=params.device), 0
+    x, saved = torch.zeros(2, *client_data.dataset.x.shape[1:], dtype=client_data.dtype, device=params.device), 0
 
-    def keep(tensor: Tensor) -> Tensor:
-        nonlocal kept
-        kept += count_bytes(tensor) if tensor.shape[:1] == (2,) else 0
+    def count(tensor: Tensor) -> Tensor:
+        nonlocal saved
+        saved += count_bytes(tensor) if tensor.shape[:1] == (2,) else 0
         return tensor
 
     key = torch.zeros(2, dtype=torch.int64, device=params.device)
     batch = Batch(x, key, torch.ones_like(key, dtype=torch.bool), key)
-    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
         task.loss(params.detach().requires_grad_(), batch)
-    return kept
+    return saved
 
 
 def choose_state_device(
-    estimate: MemoryEstimate, free: int, say: Callable[[str], None] | None = None
+    estimate: MemoryEstimate, free: int, report: Callable[[str], None] | None = None
 ) -> torch.device | None:
-    """Where clients' states go: None for the device itself, the host where they do not fit beside the rest.
+    """Return where to store the clients' states: None (on the GPU itself) if they fit there, else the CPU.
 
-    Raises UserError where the rest does not fit either.
+    Args:
+        estimate: what the run needs.
+        free: the free bytes of the GPU. Raises UserError if the rest of the run does not fit either.
+        report: called with a line that says that states are stored on the host; by default it goes to stderr.
     """
-    room = USABLE * free
-    if sum(estimate) <= room:
+    usable = USABLE_SHARE * free
+    if sum(estimate) <= usable:
         return None
-    if estimate.without_states() > room:
-        raise UserError(
-            f"memory: the run needs about {estimate.without_states() / GB:.1f} GB of the GPU, of which "
-            f"{free / GB:.1f} GB are free; {ADVICE}"
-        )
-    (say or _tell)(
+    if estimate.without_states() > usable:
+        needed = f"the run needs about {estimate.without_states() / GB:.1f} GB of the GPU"
+        raise UserError(None, "memory", f"{needed}, of which {free / GB:.1f} GB are free; {_advice()}")
+    (report or _print_to_stderr)(
         f"memory: clients' states may grow to {estimate.states / GB:.1f} GB and are kept on the host, "
         f"since the GPU has {free / GB:.1f} GB free"
     )
@@ -134,12 +136,17 @@ def choose_state_device(
 
 @contextmanager
 def explain_out_of_memory() -> Iterator[None]:
-    """Say in words that the memory did not do, where the estimate was too low."""
+    """Turn CUDA's out-of-memory error into one line that says what to change (the estimate was too low)."""
     try:
         yield
     except torch.OutOfMemoryError:
-        raise UserError(f"memory: the GPU's does not suffice for this run; {ADVICE}") from None
+        raise UserError(None, "memory", f"the GPU has too little for this run; {_advice()}") from None
 
 
-def _tell(line: str) -> None:
+def _advice() -> str:
+    smaller = f"a smaller {mention('batch_size')} or {mention('cohort')}"
+    return f"use fewer {mention('seeds')}, {smaller}, or {mention('precision', 'bf16')}"
+
+
+def _print_to_stderr(line: str) -> None:
     print(line, file=sys.stderr)

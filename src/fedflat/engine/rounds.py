@@ -1,6 +1,20 @@
-"""The round: choose a cohort, broadcast, train, update, evaluate; and what it asks of an engine.
+"""One round of federated learning, and what it asks of an engine.
 
-Nothing here knows a method or an engine.
+A round goes through these steps:
+
+    1. choose_cohort   the clients that take part
+    2. cohort_jobs     the server broadcasts a message; one CohortJob describes the local training of one cohort
+    3. Engine.train    the clients train; the engine averages their replies and stores their new states
+    4. update_servers  the server updates its state from the averages
+
+Steps 2 to 4 are one *exchange*. Most methods have one exchange in a round, some have two (`Method.exchanges`).
+`play_round` runs all exchanges of a round.
+
+A run with several seeds trains one *trial* per seed. The trials know nothing of each other, but an engine receives the
+jobs of all of them together, so that it can train their clients side by side.
+
+Nothing in this file depends on the method (fedflat.methods) or on the engine (sequential.py, batched.py,
+distributed.py). The last part of the file evaluates models.
 """
 
 from __future__ import annotations
@@ -19,22 +33,78 @@ from fedflat.core.task import Batch, Task
 from fedflat.engine.kernels import use_lane_ops
 
 
+class Trial:
+    """One seed of a run: everything that changes while it is trained.
+
+    `server` is the server's state (with the global model in `server.params`), `clients` stores the clients' states.
+
+    Args:
+        seed: the seed.
+        method: the method, which says what server and clients keep.
+        params: the initial model, a vector of P parameters.
+        state_device: where the clients' states are stored; None stands for the device of `params`.
+        clients: the number of clients, if it is known; it limits the size of the store.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        method: Method,
+        params: Tensor,
+        state_device: torch.device | None = None,
+        clients: int | None = None,
+    ) -> None:
+        self.seed = seed
+        self.server = method.init_server(params)
+        self.clients = ClientStore(method.init_client(params), state_device, clients)
+
+    def pack(self) -> dict[str, Tensor]:
+        """Return the trial as named tensors, for a checkpoint: `server.…` and `clients.…`."""
+        server = {f"server.{name}": tensor for name, tensor in pack_state(self.server).items()}
+        return server | {f"clients.{name}": tensor for name, tensor in self.clients.pack().items()}
+
+    def unpack(self, named: Mapping[str, Tensor]) -> None:
+        """Restore the trial from what `pack` returned."""
+        parts: dict[str, dict[str, Tensor]] = {"server": {}, "clients": {}}
+        for name, tensor in named.items():
+            part, _, rest = name.partition(".")
+            parts[part][rest] = tensor
+        device = self.server.params.device
+        self.server = unpack_state(self.server, {name: tensor.to(device) for name, tensor in parts["server"].items()})
+        self.clients.unpack(parts["clients"])
+
+
 class ClientStates(Protocol):
-    """Where an engine finds what clients keep, and puts it; `initial` is the state of a client that never took part."""
+    """The clients' states, as engines read and write them.
+
+    `initial` is the state of a client that has never taken part.
+    """
 
     initial: Any
 
     def gather(self, clients: Sequence[int]) -> Any:
-        """The states of `clients`, stacked."""
+        """Return the states of `clients`, stacked along a new first axis."""
         ...
 
     def scatter(self, clients: Sequence[int], states: Any) -> None:
-        """Store stacked `states` of `clients`."""
+        """Store the stacked `states` of `clients`."""
         ...
 
 
 class CohortJob(NamedTuple):
-    """One trial's work in one exchange of a round."""
+    """The local training of one trial's cohort in one exchange: what an engine is asked to do.
+
+    Args:
+        seed: the trial's seed, on which the batches depend.
+        round: the number of the round, from 0.
+        exchange: the number of the exchange in the round, from 0.
+        clients: the numbers of the clients in the cohort.
+        weights: their weights in the average [clients], not normalised.
+        population: the number of all clients.
+        message: what the server broadcasts; `message.params` is the model at which local training starts.
+        states: the states of all clients of the trial.
+        sgd: the clients' optimiser in this round.
+    """
 
     seed: int
     round: int
@@ -48,59 +118,41 @@ class CohortJob(NamedTuple):
 
 
 class TrainedCohort(NamedTuple):
-    """The cohort's means, and the ends of local training [clients, P] for measurements."""
+    """The outcome of a CohortJob.
+
+    Args:
+        cohort: the averages of the clients' replies, from which the server updates its state.
+        ends: the models at the end of local training [clients, P], for measurements only.
+    """
 
     cohort: Cohort
     ends: Tensor
 
 
 class Engine(Protocol):
-    """Trains the clients of several trials (one per seed) and stores what they keep."""
+    """Trains the clients of several trials (one per seed) and stores their new states."""
 
     def prepare(self, rounds: Sequence[Sequence[int]]) -> None:
-        """Hear how many steps each client takes in some of the rounds to come."""
+        """Choose internal sizes before the first round.
+
+        Args:
+            rounds: for some of the coming rounds, the number of local steps of each client, all trials together.
+        """
         ...
 
     def train(self, jobs: Sequence[CohortJob]) -> list[TrainedCohort]:
-        """Run one exchange."""
+        """Train the clients of all `jobs` (one per trial, all of the same round and exchange) and store their states.
+
+        Returns one outcome for each job, in the same order.
+        """
         ...
 
 
-def average_replies(replies: Any, job: CohortJob) -> Cohort:
-    """Weighted and plain means of stacked replies."""
-    weights = job.weights / job.weights.sum()
-    mean = tree_map(lambda r: torch.tensordot(weights.to(r.dtype), r, 1), replies)
-    return Cohort(mean, tree_map(lambda r: r.mean(0), replies), len(job.clients), job.population)
-
-
-class Trial:
-    """Everything that changes while one seed is trained: the server's state and those of `clients`, kept at `home`."""
-
-    def __init__(
-        self, seed: int, method: Method, params: Tensor, home: torch.device | None = None, clients: int | None = None
-    ) -> None:
-        self.seed = seed
-        self.server = method.init_server(params)
-        self.clients = ClientStore(method.init_client(params), home, clients)
-
-    def pack(self) -> dict[str, Tensor]:
-        """The trial as named tensors."""
-        server = {f"server.{name}": tensor for name, tensor in pack_state(self.server).items()}
-        return server | {f"clients.{name}": tensor for name, tensor in self.clients.pack().items()}
-
-    def unpack(self, named: Mapping[str, Tensor]) -> None:
-        """Restore what `pack` gave."""
-        parts: dict[str, dict[str, Tensor]] = {"server": {}, "clients": {}}
-        for name, tensor in named.items():
-            part, _, rest = name.partition(".")
-            parts[part][rest] = tensor
-        device = self.server.params.device
-        self.server = unpack_state(self.server, {name: tensor.to(device) for name, tensor in parts["server"].items()})
-        self.clients.unpack(parts["clients"])
-
-
 def choose_cohort(seed: int, round: int, clients: int, size: int) -> list[int]:
-    """The clients that take part in a round."""
+    """Draw the clients that take part in a round: `size` different numbers below `clients`.
+
+    The draw is a function of the seed and the round alone.
+    """
     return choose_without_replacement(int(hash_words(seed, purpose_key("cohort"), round)), clients, size)
 
 
@@ -114,7 +166,18 @@ def play_round(
     population: int,
     sgd: SGD,
 ) -> list[TrainedCohort]:
-    """One round of all trials; returns what the last exchange trained."""
+    """Train one round of all trials and return what the last exchange trained.
+
+    Args:
+        method: the method.
+        engine: what trains the clients.
+        trials: one per seed; their servers and clients change.
+        round: the number of the round, from 0.
+        cohorts: the clients that take part, for each trial.
+        weights: their weights in the average, for each trial.
+        population: the number of all clients.
+        sgd: the clients' optimiser in this round.
+    """
     trained: list[TrainedCohort] = []
     for exchange in range(method.exchanges):
         trained = engine.train(cohort_jobs(method, trials, round, exchange, cohorts, weights, population, sgd))
@@ -132,22 +195,34 @@ def cohort_jobs(
     population: int,
     sgd: SGD,
 ) -> list[CohortJob]:
-    """What one exchange of a round asks of an engine."""
+    """Broadcast: return the job of each trial in one exchange. The arguments are those of `play_round`."""
     return [
-        CohortJob(t.seed, round, exchange, who, weight, population, method.broadcast(t.server), t.clients, sgd)
-        for t, who, weight in zip(trials, cohorts, weights, strict=True)
+        CohortJob(t.seed, round, exchange, clients, weight, population, method.broadcast(t.server), t.clients, sgd)
+        for t, clients, weight in zip(trials, cohorts, weights, strict=True)
     ]
 
 
+def average_replies(replies: Any, job: CohortJob) -> Cohort:
+    """Average the replies of a cohort: Σ_k (p_k / Σ_j p_j) reply_k with the job's weights p, and with equal weights.
+
+    Args:
+        replies: the clients' replies, stacked along the first axis of each tensor.
+        job: the job, which gives the weights.
+    """
+    weights = job.weights / job.weights.sum()
+    mean = tree_map(lambda r: torch.tensordot(weights.to(r.dtype), r, 1), replies)
+    return Cohort(mean, tree_map(lambda r: r.mean(0), replies), len(job.clients), job.population)
+
+
 def update_servers(method: Method, trials: Sequence[Trial], trained: Sequence[TrainedCohort]) -> None:
-    """Update every trial's server with what its cohort learned."""
-    for trial, done in zip(trials, trained, strict=True):
-        trial.server = method.update(trial.server, done.cohort)
+    """Update every trial's server state from the averages of its cohort."""
+    for trial, outcome in zip(trials, trained, strict=True):
+        trial.server = method.update(trial.server, outcome.cohort)
 
 
 @torch.no_grad()
 def has_diverged(params: Tensor) -> bool:
-    """Whether a model has left the finite numbers."""
+    """Return whether a parameter is infinite or not a number."""
     return not bool(torch.isfinite(params).all())
 
 
@@ -155,13 +230,20 @@ EVALUATION_BATCH = 2000  # samples evaluated at once
 
 
 def evaluation_task(task: Task, device: torch.device) -> Task:
-    """The task with which models are evaluated on `device`: on a GPU its convolutions are those of engine.kernels."""
+    """Return the task with which to evaluate models on `device`: on a GPU it uses the kernels of engine.kernels."""
     return Task(use_lane_ops(task.model), task.compute) if device.type == "cuda" else task
 
 
 @torch.no_grad()
 def evaluate(task: Task, params: Tensor, data: Batch, batch_size: int = EVALUATION_BATCH) -> tuple[float, float]:
-    """Mean cross entropy and accuracy of the model `params` on `data`."""
+    """Return mean cross entropy and accuracy of a model.
+
+    Args:
+        task: the task, which contains the architecture.
+        params: the model, a vector of P parameters.
+        data: the samples, all of them real (no padding).
+        batch_size: how many samples to evaluate at once.
+    """
     loss = correct = torch.zeros((), dtype=torch.float64, device=params.device)
     for start in range(0, len(data.y), batch_size):
         x, y, mask = (t[start : start + batch_size] for t in data[:3])
@@ -175,6 +257,6 @@ def evaluate(task: Task, params: Tensor, data: Batch, batch_size: int = EVALUATI
 
 @torch.no_grad()
 def predict_classes(task: Task, params: Tensor, data: Batch) -> Tensor:
-    """The class that the model `params` takes each sample for."""
+    """Return the class that the model `params` predicts for each sample [samples]."""
     batches = zip(*(t.split(EVALUATION_BATCH) for t in data[:3]), strict=True)
     return torch.cat([task.logits(params, Batch(x, y, mask, None)).argmax(-1) for x, y, mask in batches])

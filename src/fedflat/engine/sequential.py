@@ -1,4 +1,4 @@
-"""The reference engine: one client after another. Slow and obvious; all others are tested against it."""
+"""The reference engine: it trains one client after another. It is slow and simple; the others are tested against it."""
 
 from __future__ import annotations
 
@@ -15,26 +15,32 @@ from fedflat.engine.rounds import CohortJob, TrainedCohort, average_replies
 
 
 class Sequential:
-    """Calls `local_update` for each client in turn."""
+    """Calls `local_update` for each client in turn.
+
+    Args:
+        method: the method.
+        task: the model and its loss.
+        source: where batches come from.
+    """
 
     def __init__(self, method: Method, task: Task, source: BatchSource) -> None:
         self.method, self.task, self.source = method, task, source
 
     def prepare(self, rounds: Sequence[Sequence[int]]) -> None:
-        """One client at a time needs no preparation."""
+        """Do nothing: one client at a time needs no preparation."""
 
     def train(self, jobs: Sequence[CohortJob]) -> list[TrainedCohort]:
         """Run one exchange."""
-        return [self._train(job) for job in jobs]
+        return [self._train_cohort(job) for job in jobs]
 
-    def _train(self, job: CohortJob) -> TrainedCohort:
+    def _train_cohort(self, job: CohortJob) -> TrainedCohort:
         states = [tree_map(lambda t: t[0], job.states.gather([client])) for client in job.clients]
-        done = [
+        trained = [
             local_update(self.method, self.task, job.sgd, job.message, state, self._batches(job, client))
             for client, state in zip(job.clients, states, strict=True)
         ]
-        ends, replies, kept = zip(*done, strict=True)
-        job.states.scatter(job.clients, stack_states(kept))
+        ends, replies, new_states = zip(*trained, strict=True)
+        job.states.scatter(job.clients, stack_states(new_states))
         return TrainedCohort(average_replies(stack_states(replies), job), torch.stack(ends))
 
     def _batches(self, job: CohortJob, client: int) -> Iterator[Batch]:
@@ -42,7 +48,12 @@ class Sequential:
 
 
 def client_batches(source: BatchSource, seed: int, round: int, client: int, exchange: int) -> Iterator[Batch]:
-    """One client's batches, the last of an epoch as short as it is."""
+    """Yield one client's batches of one exchange, without padding: the last batch of an epoch may be smaller.
+
+    Args:
+        source: where batches come from.
+        seed, round, client, exchange: what the order and the augmentation of the samples depend on.
+    """
     plan = source.plan([seed], round, [client], exchange)
     for rows, mask, key in zip(plan.rows[0], plan.mask[0], plan.key[0], strict=True):
         if mask.any():

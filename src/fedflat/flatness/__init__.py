@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedflat.flatness.analyse import Analysis, analyse_runs
+from fedflat.flatness.analyse import Analysis, analyse
 from fedflat.flatness.finished_run import AnalysisSettings
 from fedflat.flatness.hessian import (
     Eigenpairs,
@@ -49,7 +49,7 @@ __all__ = [
     "SpectralDensity",
     "TraceEstimate",
     "WorstCaseSharpness",
-    "analyse_runs",
+    "analyse",
     "flatness_discrepancy",
     "hessian_trace",
     "join_objectives",

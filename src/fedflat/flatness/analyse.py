@@ -9,26 +9,25 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from fedflat.data.dataset import Dataset
-from fedflat.errors import UserError
+from fedflat.errors import UserError, mention
 from fedflat.flatness.finished_run import AnalysisSettings, FinishedRun
-from fedflat.flatness.measures import MEASURES, Measurement, ModelToMeasure, measure_barrier
-from fedflat.options import check
+from fedflat.flatness.measures import MEASUREMENTS, Measurement, ModelToMeasure, measure_barrier
+from fedflat.options import check, normalised
 from fedflat.progress import LogTicker
 from fedflat.runs.config import method_to_dict
 from fedflat.runs.folder import write_atomically
-from fedflat.runs.read import run_folders_in
+from fedflat.runs.read import Folders, list_folders, run_folders_in
 from fedflat.runs.result import software_versions
 
 
 def json_values(value: Any) -> Any:
-    """Tensors as lists, numbers that are not finite as None."""
+    """Convert a value for JSON: tensors become lists, numbers that are not finite become None."""
     if isinstance(value, Tensor):
         return json_values(value.tolist())
     if isinstance(value, Mapping):
@@ -38,130 +37,162 @@ def json_values(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def write_measurement(folder: Path, what: str, document: Mapping[str, Any], found: Mapping[int, Measurement]) -> None:
-    """folder/what.json with everything, folder/what.csv with the columns of every seed."""
+def write_measurement(folder: Path, name: str, document: Mapping[str, Any], by_seed: Mapping[int, Measurement]) -> None:
+    """Write the document to folder/NAME.json and the columns of every seed to folder/NAME.csv."""
     folder.mkdir(exist_ok=True)
-    write_atomically(folder / f"{what}.csv", csv_text(found))
-    write_atomically(folder / f"{what}.json", json.dumps(document, allow_nan=False) + "\n")
+    write_atomically(folder / f"{name}.csv", csv_text(by_seed))
+    write_atomically(folder / f"{name}.json", json.dumps(document, allow_nan=False) + "\n")
 
 
-def csv_text(found: Mapping[int, Measurement]) -> str:
-    """CSV with a column for the seed."""
+def csv_text(by_seed: Mapping[int, Measurement]) -> str:
+    """Return the columns of all seeds as CSV, with the seed as first column."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    for first, (seed, measured) in enumerate(found.items()):
-        columns = json_values(measured.columns)
-        if first == 0:
+    for number, (seed, measurement) in enumerate(by_seed.items()):
+        columns = json_values(measurement.columns)
+        if number == 0:
             writer.writerow(["seed", *columns])
         writer.writerows([seed, *row] for row in zip(*columns.values(), strict=True))
     return text.getvalue()
 
 
 class Analysis(NamedTuple):
-    """Documents as they were written, by run and measurement, and why others are missing."""
+    """What `analyse` measured.
+
+    Args:
+        documents: the contents of the JSON files, by the run's name and the measurement's name.
+        problems: why other runs and measurements are missing, one UserError each; str() gives the text.
+    """
 
     documents: dict[str, dict[str, dict[str, Any]]]
-    problems: list[str]
+    problems: list[UserError]
 
 
-def analyse_runs(
-    paths: Sequence[Path], settings: AnalysisSettings | None = None, dataset: Dataset | None = None, model: Any = None
+def analyse(
+    runs: Folders, settings: AnalysisSettings | None = None, dataset: Dataset | None = None, model: Any = None
 ) -> Analysis:
-    """Measure every run in `paths`; a run that cannot be measured is named among the problems and left out.
+    """Measure how flat the loss is around the final models of finished runs, as `fedflat analyse` does.
 
-    `dataset` and `model` stand in where the runs' data or model are objects that config.yaml cannot name.
+    The results are written to analysis/NAME.json and analysis/NAME.csv in each run's folder.
+
+    Args:
+        runs: a run's folder, or several; a folder of runs stands for its runs.
+        settings: what is measured, and how (fedflat.flatness.AnalysisSettings).
+        dataset: the data of the runs, if they were given in Python and config.yaml can only name them.
+        model: the model of the runs, likewise.
+
+    Returns what was written; runs that cannot be measured are left out and named in `problems`. Raises UserError if
+    nothing could be measured.
     """
-    settings = settings or AnalysisSettings()
+    paths, settings = list_folders(runs), normalised(settings or AnalysisSettings())
     check(settings)
-    own = {name: value for name, value in (("dataset", dataset), ("model", model)) if value is not None}
-    subjects, problems = read_finished_runs(paths, settings, own)
-    if not subjects:
-        raise UserError("analyse: nothing to measure; " + "; ".join(problems))
-    done = Analysis({subject.name: {} for subject in subjects}, problems)
-    if "barrier" in settings.what and len(subjects) < 2:
-        problems.append("barrier: it lies between runs, and there is only one")
-    pulse = LogTicker()
-    for subject, following in pairwise([*subjects, None]):
-        assert subject
-        for job in _measurement_jobs(subject, following, subjects):
-            pulse.tell(f"{subject.name}: measuring {job.what}")
-            _measure_and_write(job, subject, done)
-    if not any(done.documents.values()):
-        raise UserError("analyse: nothing was measured; " + "; ".join(problems))
-    return done
+    python_objects = {name: value for name, value in (("dataset", dataset), ("model", model)) if value is not None}
+    finished, problems = _read_runs(paths, settings, python_objects)
+    if not finished:
+        raise _all_failed("nothing to measure", problems)
+    analysis = Analysis({run.name: {} for run in finished}, problems)
+    if "barrier" in settings.what and len(finished) < 2:
+        problems.append(UserError(None, "barrier", "needs two runs, and there is only one"))
+    ticker = LogTicker()
+    for run, following in zip(finished, [*finished[1:], None], strict=True):
+        for job in _measurement_jobs(run, following, finished):
+            ticker.tell(f"{run.name}: measuring {job.name}")
+            _measure_and_write(job, run, analysis)
+    if not any(analysis.documents.values()):
+        raise _all_failed("nothing was measured", problems)
+    return analysis
 
 
-def read_finished_runs(
-    paths: Sequence[Path], settings: AnalysisSettings, own: Mapping[str, Any]
-) -> tuple[list[FinishedRun], list[str]]:
-    """The runs that can be measured, with names that tell them apart, and why the others cannot."""
-    subjects, problems = [], []
-    for path in (run for given in paths for run in run_folders_in(given)):
+def _all_failed(summary: str, problems: Sequence[UserError]) -> UserError:
+    """Return one error with the texts of all problems, in which options are still spelled by whoever shows it."""
+    return UserError(None, "analyse", "; ".join([summary, *(problem.message(mention) for problem in problems)]))
+
+
+def _read_runs(
+    paths: Sequence[Path], settings: AnalysisSettings, python_objects: Mapping[str, Any]
+) -> tuple[list[FinishedRun], list[UserError]]:
+    """Return the runs that can be measured, and why the others cannot. Runs of equal names are named by their paths."""
+    runs, problems = [], []
+    for path in (folder for given in paths for folder in run_folders_in(given)):
         try:
-            subjects.append(FinishedRun(path, settings, own))
+            runs.append(FinishedRun(path, settings, python_objects))
         except UserError as error:
-            problems.append(str(error))
-    names = [subject.name for subject in subjects]
-    for subject in subjects:
-        subject.name = str(subject.path) if names.count(subject.name) > 1 else subject.name
-    return subjects, problems
+            problems.append(error)
+    names = [run.name for run in runs]
+    for run in runs:
+        run.name = str(run.path) if names.count(run.name) > 1 else run.name
+    return runs, problems
 
 
 class MeasurementJob(NamedTuple):
-    """One measurement of one run: of which models, how, and what else its document says."""
+    """One measurement of one run.
 
-    what: str
-    cases: list[ModelToMeasure]
+    Args:
+        name: the measurement's name.
+        models: the run's models, one for each seed.
+        measure: the function that measures a model.
+        facts: further entries of its JSON document.
+    """
+
+    name: str
+    models: list[ModelToMeasure]
     measure: Callable[[ModelToMeasure], Measurement]
     facts: dict[str, Any]
 
 
 def _measurement_jobs(
-    subject: FinishedRun, following: FinishedRun | None, subjects: Sequence[FinishedRun]
+    run: FinishedRun, following: FinishedRun | None, runs: Sequence[FinishedRun]
 ) -> Iterator[MeasurementJob]:
-    """Everything asked for; models that are alike share random directions, the barrier leads to the next run."""
-    alike = [other for other in subjects if other.task.shapes == subject.task.shapes]
-    peers = [trial.server.params for other in alike for trial in other.trials]
-    cases = [ModelToMeasure(subject, trial, peers) for trial in subject.trials]
-    for what in dict.fromkeys(subject.settings.what):
-        if what != "barrier":
-            yield MeasurementJob(what, cases, MEASURES[what], {"directions_shared_by": [other.name for other in alike]})
+    """Yield the measurements of a run. All runs with the same architecture share random directions."""
+    alike = [other for other in runs if other.task.shapes == run.task.shapes]
+    alike_params = [trial.server.params for other in alike for trial in other.trials]
+    models = [ModelToMeasure(run, trial, alike_params) for trial in run.trials]
+    for name in dict.fromkeys(run.settings.what):
+        if name != "barrier":
+            facts = {"directions_shared_by": [other.name for other in alike]}
+            yield MeasurementJob(name, models, MEASUREMENTS[name], facts)
         elif following:
-            others = {trial.seed: trial.server.params for trial in following.trials if following in alike}
-            common = [case for case in cases if case.trial.seed in others]
-            yield MeasurementJob(
-                what, common, lambda case: measure_barrier(case, others[case.trial.seed]), {"to": following.name}
-            )
+            yield _barrier_job(models, following, following in alike)
 
 
-def _measure_and_write(job: MeasurementJob, subject: FinishedRun, done: Analysis) -> None:
-    """Measure, write and remember, or say why not."""
+def _barrier_job(models: list[ModelToMeasure], following: FinishedRun, alike: bool) -> MeasurementJob:
+    """Return the measurement of the barriers to the models of the next run that have the same seeds."""
+    others = {trial.seed: trial.server.params for trial in following.trials if alike}
+    common = [model for model in models if model.trial.seed in others]
+    return MeasurementJob(
+        "barrier", common, lambda model: measure_barrier(model, others[model.trial.seed]), {"to": following.name}
+    )
+
+
+def _measure_and_write(job: MeasurementJob, run: FinishedRun, analysis: Analysis) -> None:
+    """Measure every model of the job and write the results; add to the problems if that fails."""
     start = time.perf_counter()
     try:
-        if not job.cases:
-            raise UserError(f"{job.facts['to']} has no seed in common or another model")
-        found = {case.trial.seed: job.measure(case) for case in job.cases}
-        document = _document(job, subject, found) | {"seconds": round(time.perf_counter() - start, 3)}
-        write_measurement(subject.path / "analysis", job.what, document, found)
-        done.documents[subject.name][job.what] = document
+        if not job.models:
+            raise UserError(None, job.facts["to"], "has no seed in common with this run, or another model")
+        by_seed = {model.trial.seed: job.measure(model) for model in job.models}
+        document = _document(job, run, by_seed) | {"seconds": round(time.perf_counter() - start, 3)}
+        write_measurement(run.path / "analysis", job.name, document, by_seed)
+        analysis.documents[run.name][job.name] = document
     except (UserError, OSError) as error:
-        done.problems.append(f"{subject.name}: {job.what}: {error}")
+        problem = error if isinstance(error, UserError) else str(error)
+        analysis.problems.append(UserError(None, f"{run.name}: {job.name}", problem))
 
 
-def _document(job: MeasurementJob, subject: FinishedRun, found: Mapping[int, Measurement]) -> dict[str, Any]:
-    """The JSON of one measurement."""
+def _document(job: MeasurementJob, run: FinishedRun, by_seed: Mapping[int, Measurement]) -> dict[str, Any]:
+    """Return the JSON document of one measurement."""
     seeds = {
-        str(seed): {**subject.scores[seed], **m.numbers, **(m.columns if m.arrays is None else m.arrays)}
-        for seed, m in found.items()
+        str(seed): {**run.model_metrics[seed], **m.numbers, **(m.columns if m.arrays is None else m.arrays)}
+        for seed, m in by_seed.items()
     }
     facts = {
-        "what": job.what,
-        "run": subject.name,
-        "method": method_to_dict(subject.run.experiment.method),
-        "parameters": subject.task.size,
-        "samples": next(iter(found.values())).samples or subject.data.samples(),
+        "what": job.name,
+        "run": run.name,
+        "method": method_to_dict(run.trained.experiment.method),
+        "parameters": run.task.size,
+        "samples": next(iter(by_seed.values())).samples or run.data.sample_count(),
         **job.facts,
-        "settings": dataclasses.asdict(subject.settings),
+        "settings": dataclasses.asdict(run.settings),
         "versions": software_versions(),
         "seeds": seeds,
     }

@@ -1,4 +1,4 @@
-"""A finished run, ready to be analysed: its models, its samples, and the models its clients would send next."""
+"""The settings of an analysis, and a finished run as it is measured: models, samples, and the next local models."""
 
 from __future__ import annotations
 
@@ -27,15 +27,13 @@ from fedflat.engine.sequential import Sequential
 from fedflat.errors import UserError
 from fedflat.flatness.objective import Objective, loss_and_accuracy, make_objective, pick_samples
 from fedflat.options import Count, Index, Range
-from fedflat.runs.config import experiment_to_dict, load_experiment
+from fedflat.runs.config import experiment_to_dict
 from fedflat.runs.experiment import Experiment
-from fedflat.runs.read import TrainedRun, read_trained_run
+from fedflat.runs.read import TrainedRun, read_experiment, read_trained_run
 
 MeasurementName = Literal[
     "hessian", "landscape", "lpf", "discrepancy", "barrier", "path", "spectrum", "local", "local-landscape"
 ]
-
-
 Length = Annotated[float, Range(0, 1e6, open=True)]
 
 
@@ -55,154 +53,164 @@ class AnalysisSettings:
     )
     """What to measure (docs/analysis.md)."""
     on: Literal["test", "train"] = "test"
-    """Samples on which the global model is measured; training samples are not augmented."""
+    """Samples on which the global model is measured; training samples are used without augmentation."""
     samples: Count | None = None
-    """Measure on this many samples (of each client for local measurements) drawn at random; none is all."""
+    """Number of samples to measure on, drawn at random (of each client for local measurements); none means all."""
     seed: Index = 0
-    """Seed of directions, noise, probes and drawn samples."""
+    """Seed of random directions, noise, probe vectors and drawn samples."""
     run_seeds: tuple[Index, ...] = ()
     """Seeds of the runs to measure; all unless given."""
     clients: tuple[Index, ...] = ()
     """Clients for local measurements; the next round's cohort (discrepancy: all clients) unless given."""
     top: Annotated[int, Range(1, 100)] = 5
-    """Number of eigenvalues."""
+    """Number of eigenvalues of the Hessian."""
     solver: Literal["lanczos", "power"] = "lanczos"
-    """How eigenvalues are found: to convergence, or by 20 steps of power iteration as FedGloSS does."""
+    """How eigenvalues are computed: Lanczos to convergence, or 20 steps of power iteration as in FedGloSS."""
     probes: Annotated[int, Range(2, 10_000)] = 10
-    """Random vectors for the trace and the spectrum."""
+    """Number of random vectors for the trace and the spectrum."""
     grid: Annotated[int, Range(2, 1001)] = 21
-    """Points per axis of a landscape, along a path, and per model on the way between two."""
+    """Points on each axis of a landscape, on a path, and on the line between two models."""
     extent: Length = 1.0
     """How far landscapes and paths reach from the model, in lengths of their directions."""
     directions: Literal["random", "eigen"] = "random"
-    """Axes of landscapes: random filter-normalised ones that all runs share, or each model's top two eigenvectors."""
+    """Axes of landscapes: random filter-normalised directions that all runs share, or each model's top two
+    eigenvectors."""
     sigma: Length = 0.01
     """Standard deviation of the noise of the low-pass filter."""
     draws: Annotated[int, Range(4, 10**6)] = 100
-    """Draws of that noise, in pairs of opposite ones."""
+    """Number of noise vectors, in pairs of opposite ones."""
     rho: Length = 0.1
     """Radius of the flatness discrepancy."""
     ascent_steps: Annotated[int, Range(1, 10_000)] = 20
-    """Steps towards the highest loss within that radius; 1 is SAM's approximation."""
+    """Steps of the search for the highest loss within that radius; 1 is SAM's approximation."""
     batch_size: Count = 1000
     """Samples per pass; fewer need less memory."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where to measure; auto takes a GPU if there is one."""
+    """Where to compute; auto takes a GPU if there is one."""
 
 
 class FinishedRun:
-    """One run; raises UserError where it cannot be measured. `own` are data or model that config.yaml cannot name."""
+    """A finished run with everything that measurements need. Raises UserError if the run cannot be measured.
 
-    def __init__(self, path: Path, settings: AnalysisSettings, own: Mapping[str, Any] | None = None) -> None:
+    Args:
+        path: the run's folder.
+        settings: what is measured and how.
+        python_objects: the `dataset` and `model` of a run that was given them as Python objects.
+    """
+
+    def __init__(self, path: Path, settings: AnalysisSettings, python_objects: Mapping[str, Any] | None = None) -> None:
         self.path, self.name, self.settings = path, os.path.basename(os.path.abspath(path)), settings
-        self.run = _read(path, settings, own or {})
-        self.task = Task(self.run.assembly.task.model)  # parameters' precision, whatever the run trained in
-        self.parts = self.run.assembly.parts
-        self.data = self._cut(self.run.assembly.feed.test(), self.name) if settings.on == "test" else self.everything
-        self.scores = {trial.seed: self._score(trial) for trial in self._chosen()}
-        self.trials = self._finite()
+        self.trained = _read(path, settings, python_objects or {})
+        built = self.trained.built
+        self.task = Task(built.task.model)  # computes in the parameters' precision, whatever the run trained in
+        self.client_rows = built.client_rows
+        self.data = self._objective(built.client_data.test(), self.name) if settings.on == "test" else self.train_data
+        self.model_metrics = {trial.seed: self._metrics(trial) for trial in self._chosen_trials()}
+        self.trials = self._finite_trials()
 
-    def _chosen(self) -> list[Trial]:
-        """The trials of --run-seeds, all unless given."""
-        known = {trial.seed: trial for trial in self.run.trials}
-        wanted = self.settings.run_seeds or tuple(known)
-        for seed in wanted:
+    def _chosen_trials(self) -> list[Trial]:
+        """Return the trials of the setting `run_seeds`, all by default."""
+        known = {trial.seed: trial for trial in self.trained.trials}
+        chosen = self.settings.run_seeds or tuple(known)
+        for seed in chosen:
             if seed not in known:
-                raise UserError(f"--run-seeds {seed}: run {self.path} has seeds {' '.join(map(str, known))}")
-        return [known[seed] for seed in dict.fromkeys(wanted)]
+                raise UserError("run_seeds", seed, f"run {self.path} has seeds {' '.join(map(str, known))}")
+        return [known[seed] for seed in dict.fromkeys(chosen)]
 
-    def _score(self, trial: Trial) -> dict[str, float]:
-        """Loss and accuracy of the model that is measured."""
+    def _metrics(self, trial: Trial) -> dict[str, float]:
+        """Return loss and accuracy of a trial's final model on the samples of the setting `on`."""
         if trial.server.params.shape != (self.task.size,):
-            raise UserError(f"run {self.path}: its checkpoint does not belong to its config.yaml")
+            raise UserError(None, f"run {self.path}", "its checkpoint does not belong to its config.yaml")
         return loss_and_accuracy(self.task, trial.server.params, self.data)
 
-    def _finite(self) -> list[Trial]:
-        """The chosen trials whose loss is finite; says which are not."""
-        lost = [seed for seed, found in self.scores.items() if not math.isfinite(found["model_loss"])]
-        said = f"run {self.path}: " + ", ".join(f"seed {seed} has a loss that is not finite" for seed in lost)
-        if len(lost) == len(self.scores):
-            raise UserError(f"{said}; nothing can be measured")
-        if lost:
-            print(f"{said} and is left out", file=sys.stderr)
-        return [trial for trial in self._chosen() if trial.seed not in lost]
+    def _finite_trials(self) -> list[Trial]:
+        """Return the chosen trials whose loss is finite, and print the seeds of the others."""
+        infinite = [seed for seed, metrics in self.model_metrics.items() if not math.isfinite(metrics["model_loss"])]
+        problem = ", ".join(f"seed {seed} has a loss that is not finite" for seed in infinite)
+        if len(infinite) == len(self.model_metrics):
+            raise UserError(None, f"run {self.path}", f"{problem}; nothing can be measured")
+        if infinite:
+            print(f"run {self.path}: {problem} and is left out", file=sys.stderr)
+        return [trial for trial in self._chosen_trials() if trial.seed not in infinite]
 
-    def _rows(self, rows: np.ndarray) -> Batch:
-        """Training samples without augmentation, mixed: batch statistics must not be those of one client or class."""
-        feed, data = self.run.assembly.feed, self.run.assembly.dataset
-        places = torch.as_tensor(rows, dtype=torch.int64)
-        at = send_to_device(
-            places[hash_words(purpose_key("flatness order"), places).argsort(stable=True)], feed.y.device
-        )
-        x = normalise(feed.x[at], data.mean, data.std, feed.dtype)
-        return Batch(x, feed.y[at], torch.ones_like(at, dtype=torch.bool), None)
+    def _training_samples(self, rows: np.ndarray) -> Batch:
+        """Return training samples without augmentation, in a fixed random order.
 
-    def clients(self, trial: Trial, default: Sequence[int] | None = None) -> list[int]:
-        """The clients of --clients, else `default`, else the cohort of the round after the last."""
-        population, experiment = len(self.parts), self.run.experiment
+        The order matters to models with batch statistics: a batch must not hold the samples of one client or class.
+        """
+        client_data, dataset = self.trained.built.client_data, self.trained.built.dataset
+        rows_in_order = torch.as_tensor(rows, dtype=torch.int64)
+        order = hash_words(purpose_key("flatness order"), rows_in_order).argsort(stable=True)
+        picked = send_to_device(rows_in_order[order], client_data.y.device)
+        x = normalise(client_data.x[picked], dataset.mean, dataset.std, client_data.dtype)
+        return Batch(x, client_data.y[picked], torch.ones_like(picked, dtype=torch.bool), None)
+
+    def chosen_clients(self, trial: Trial, default: Sequence[int] | None = None) -> list[int]:
+        """Return the clients of local measurements.
+
+        They are those of the setting `clients`, else `default`, else the cohort of the round after the last.
+        """
+        population, experiment = len(self.client_rows), self.trained.experiment
         for client in self.settings.clients:
             if client >= population:
-                raise UserError(f"--clients {client}: run {self.path} has clients 0 to {population - 1}")
+                raise UserError("clients", client, f"run {self.path} has clients 0 to {population - 1}")
         chosen = list(dict.fromkeys(self.settings.clients)) or default
         return list(chosen or choose_cohort(trial.seed, experiment.rounds, population, experiment.cohort))
 
-    def own(self, client: int) -> Objective:
-        """A client's training samples."""
-        return self._cut(self._rows(self.parts[client]), f"{self.name} client {client}")
+    def local_data(self, client: int) -> Objective:
+        """Return the mean loss F_i over a client's training samples."""
+        return self._objective(self._training_samples(self.client_rows[client]), f"{self.name} client {client}")
 
     @cached_property
-    def everything(self) -> Objective:
-        """All clients' training samples."""
-        return self._cut(self._rows(np.concatenate(self.parts)), self.name)
+    def train_data(self) -> Objective:
+        """The mean loss over all clients' training samples."""
+        return self._objective(self._training_samples(np.concatenate(self.client_rows)), self.name)
 
-    def _cut(self, samples: Batch, label: str) -> Objective:
-        """--samples of them, in batches."""
-        return make_objective(
-            pick_samples(samples, self.settings.samples, self.settings.seed), self.settings.batch_size, label
-        )
+    def _objective(self, samples: Batch, label: str) -> Objective:
+        """Return the mean loss over as many of the samples as the setting `samples` says."""
+        settings = self.settings
+        return make_objective(pick_samples(samples, settings.samples, settings.seed), settings.batch_size, label)
 
-    def ends(self, trial: Trial, clients: Sequence[int]) -> Tensor:
-        """The models [clients, P] at the end of local training in one round after the last; the trial stays as it is.
+    def next_local_models(self, trial: Trial, clients: Sequence[int]) -> Tensor:
+        """Return the models [clients, P] after local training in one round after the last; the trial is not changed.
 
-        Clients start from what the method sends next: w, w perturbed, or the server's last model where w is a mean.
-        One client after another: a single round does not repay what the batched engine needs to start.
+        Clients start from what the method sends next: w, a perturbed w, or, where w is a mean over rounds, the server's
+        last model. They train one after another: for a single round starting the batched engine does not pay.
         """
-        experiment, assembly = self.run.experiment, self.run.assembly
-        rate = experiment.lr * experiment.lr_decay**experiment.rounds
-        sizes = [len(self.parts[c]) if experiment.weights == "examples" else 1 for c in clients]
-        lr, weights = (send_to_device(v, assembly.feed.y.device, assembly.feed.dtype) for v in (rate, sizes))
+        experiment, built = self.trained.experiment, self.trained.built
+        decayed_lr = experiment.lr * experiment.lr_decay**experiment.rounds
+        sizes = [len(self.client_rows[c]) if experiment.weights == "examples" else 1 for c in clients]
+        device, dtype = built.client_data.y.device, built.client_data.dtype
+        lr, weights = (send_to_device(value, device, dtype) for value in (decayed_lr, sizes))
         trained = play_round(
             experiment.method,
-            Sequential(experiment.method, assembly.task, assembly.feed),
+            Sequential(experiment.method, built.task, built.client_data),
             [copy.deepcopy(trial)],
             experiment.rounds,
             [clients],
             [weights],
-            len(self.parts),
+            len(self.client_rows),
             SGD(lr, experiment.momentum, experiment.weight_decay),
         )
         return trained[0].ends
 
 
-def _read(path: Path, settings: AnalysisSettings, own: Mapping[str, Any]) -> TrainedRun:
-    """The run; whatever is wrong with its folder is a UserError that names it."""
-    if not (path / "config.yaml").exists():
-        raise UserError(f"{path}: not a run folder (config.yaml is missing)")
+def _read(path: Path, settings: AnalysisSettings, python_objects: Mapping[str, Any]) -> TrainedRun:
+    """Read the run; raise UserError with the folder's name for whatever is wrong with it."""
+    advice = "give it again in Python: fedflat.analyse(RUN, dataset=..., model=...)"
     try:
-        return read_trained_run(path, _here(load_experiment(path / "config.yaml"), settings, own))
+        return read_trained_run(path, _adapted(read_experiment(path), settings, python_objects), advice)
     except UserError as error:
-        raise error if str(path) in str(error) else UserError(f"{path}: {error}") from None
-    except (KeyError, TypeError) as error:
-        raise UserError(f"{path}: damaged run folder ({type(error).__name__}: {error})") from None
+        names_folder = str(path) in str(error.value)
+        raise error if names_folder else UserError(None, path, error) from None
 
 
-def _here(experiment: Experiment, settings: AnalysisSettings, own: Mapping[str, Any]) -> Experiment:
-    """The experiment on this device, with no precision that only others have, and with the user's objects."""
+def _adapted(experiment: Experiment, settings: AnalysisSettings, python_objects: Mapping[str, Any]) -> Experiment:
+    """Return the experiment with the device of the settings, without TF32, and with the user's Python objects."""
     precision = "auto" if experiment.precision == "tf32" else experiment.precision
-    here = dataclasses.replace(experiment, device=settings.device, precision=precision, **own)
-    for name in own:
-        if experiment_to_dict(here)[name] != getattr(experiment, name):
-            raise UserError(
-                f"{name}: {experiment_to_dict(here)[name]} was given, the run has {getattr(experiment, name)}"
-            )
-    return here
+    adapted = dataclasses.replace(experiment, device=settings.device, precision=precision, **python_objects)
+    for name in python_objects:
+        given, expected = experiment_to_dict(adapted)[name], getattr(experiment, name)
+        if given != expected:
+            raise UserError(name, given, f"was given, but the run has {expected}")
+    return adapted

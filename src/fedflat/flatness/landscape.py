@@ -14,7 +14,7 @@ from fedflat.flatness.objective import Objective, gaussian_noise, losses_in_plan
 
 
 class LossSurface(NamedTuple):
-    """loss[i, j] at w + x[j] · d1 + y[i] · d2."""
+    """The loss on a plane: loss[i, j] = F(w + x[j] · d1 + y[i] · d2), with x [n], y [n] and loss [n, n]."""
 
     x: Tensor
     y: Tensor
@@ -22,16 +22,23 @@ class LossSurface(NamedTuple):
 
 
 def random_directions(task: Task, models: Sequence[Tensor], seed: int = 0, count: int = 2) -> Tensor:
-    """Gaussian directions [count, P], every filter as long as the models' filter is on average.
+    """Return filter-normalised Gaussian directions [count, P] (Li et al., 2018).
 
-    d_f ← d_f / ‖d_f‖ · mean_m ‖w_m,f‖ (Li et al., 2018, for one model), where a filter f is what feeds one output unit
-    or channel; biases and other vectors do not move. Models drawn along the same directions can be compared.
+    d_f ← d_f / ‖d_f‖ · mean_m ‖w_m,f‖ for every filter f, which is what feeds one output unit or channel; biases and
+    other vectors get 0. Li et al. have one model m. The mean over several gives directions that they share, so that
+    their surfaces can be compared.
+
+    Args:
+        task: the model that says which parameters make a filter.
+        models: the parameters [P] of every model that will be drawn along these directions.
+        seed: seed of the Gaussian noise.
+        count: the number of directions.
     """
     drawn = (gaussian_noise(models[0], seed, "landscape", axis) for axis in range(count))
-    return torch.stack([_normalised(task, models, direction) for direction in drawn])
+    return torch.stack([_filter_normalised(task, models, direction) for direction in drawn])
 
 
-def _normalised(task: Task, models: Sequence[Tensor], direction: Tensor) -> Tensor:
+def _filter_normalised(task: Task, models: Sequence[Tensor], direction: Tensor) -> Tensor:
     named = [task.unflatten(w) for w in models]
     parts = {}
     for name, d in task.unflatten(direction).items():
@@ -45,7 +52,16 @@ def _normalised(task: Task, models: Sequence[Tensor], direction: Tensor) -> Tens
 
 
 def loss_surface(task: Task, w: Tensor, directions: Tensor, extent: float, points: int, data: Objective) -> LossSurface:
-    """F on a square grid of points × points around w, each axis from −extent to extent."""
+    """Return F(w + x d1 + y d2) on a square grid of points × points (FedSOL, Fig. 7; FedGloSS, Fig. 1, 2, 5, 6).
+
+    Args:
+        task: the model and its loss.
+        w: the parameters in the middle of the square, [P].
+        directions: d1 and d2, [2, P], from `random_directions` or two eigenvectors.
+        extent: x and y go from −extent to extent, in lengths of the directions.
+        points: grid points on each axis.
+        data: the samples of F.
+    """
     axis = torch.linspace(-extent, extent, points, dtype=torch.float64)
     y, x = torch.meshgrid(axis, axis, indexing="ij")
     coordinates = torch.stack([x.flatten(), y.flatten()], 1)
@@ -54,26 +70,49 @@ def loss_surface(task: Task, w: Tensor, directions: Tensor, extent: float, point
 
 
 class LossLine(NamedTuple):
-    """Positions on a line and the loss there."""
+    """The loss on a line: positions `at` [n] and the `loss` [n] there."""
 
     at: Tensor
     loss: Tensor
 
 
 def loss_along(task: Task, w: Tensor, direction: Tensor, extent: float, points: int, data: Objective) -> LossLine:
-    """F(w + r · direction) for r from −extent to extent."""
+    """Return F(w + r · direction) for r from −extent to extent (FedGF, Fig. 5).
+
+    Args:
+        task: the model and its loss.
+        w: the parameters at r = 0, [P].
+        direction: the direction of the line, [P].
+        extent: the largest r, in lengths of `direction`.
+        points: the number of points on the line.
+        data: the samples of F.
+    """
     at = torch.linspace(-extent, extent, points, dtype=torch.float64)
     return LossLine(at, losses_in_plane(task, w, direction[None], at[:, None], data, "path"))
 
 
 def loss_between(task: Task, a: Tensor, b: Tensor, per_unit: int, data: Objective) -> LossLine:
-    """F(γ a + (1 − γ) b) for γ from −1 to 2 (FedGloSS, eq. 8) in steps of 1 / per_unit: γ = 1 is a, γ = 0 is b."""
+    """Return F(γ a + (1 − γ) b) for γ from −1 to 2 (FedGloSS, eq. 8 and Fig. 9).
+
+    Args:
+        task: the model and its loss.
+        a: the parameters at γ = 1, [P].
+        b: the parameters at γ = 0, [P].
+        per_unit: γ moves in steps of 1 / per_unit.
+        data: the samples of F.
+    """
     at = torch.arange(-per_unit, 2 * per_unit + 1, dtype=torch.float64) / per_unit
     return LossLine(at, losses_in_plane(task, b, (a - b)[None], at[:, None], data, "barrier"))
 
 
 def loss_barrier(line: LossLine) -> float:
-    """max over γ in [0, 1] of F(γ) − [γ F(1) + (1 − γ) F(0)]: what the straight way between two models climbs."""
+    """Return the barrier between two models, max over γ in [0, 1] of F(γ) − [γ F(1) + (1 − γ) F(0)].
+
+    It is 0 if the loss on the straight line between the models never rises above the chord.
+
+    Args:
+        line: the loss from `loss_between`.
+    """
     inside = (line.at >= 0) & (line.at <= 1)
     gamma, loss = line.at[inside], line.loss.double().cpu()[inside]
     return float((loss - gamma * loss[-1] - (1 - gamma) * loss[0]).max())

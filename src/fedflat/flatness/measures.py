@@ -33,8 +33,14 @@ from fedflat.flatness.sharpness import flatness_discrepancy, local_and_global_cu
 
 
 class Measurement(NamedTuple):
-    """Single numbers, columns of equal length, the arrays of figures where they are not the columns, and the number of
-    samples where they are not the run's."""
+    """The result of one measurement of one model.
+
+    Args:
+        numbers: single numbers by name.
+        columns: columns of the CSV file, all of equal length.
+        arrays: arrays of the JSON file, where they are not the columns.
+        samples: the number of samples measured on, where it is not that of the run's `data`.
+    """
 
     numbers: dict[str, Any]
     columns: dict[str, Any]
@@ -43,141 +49,146 @@ class Measurement(NamedTuple):
 
 
 class ModelToMeasure:
-    """One model of one run, beside all the models (`peers`) with which it shares random directions."""
+    """The final model of one seed of a run.
 
-    def __init__(self, subject: FinishedRun, trial: Trial, peers: Sequence[Tensor]) -> None:
-        self.subject, self.trial, self.peers = subject, trial, peers
-        self.task, self.w, self.settings = subject.task, trial.server.params, subject.settings
-        self.data = subject.data._replace(label=f"{subject.name} seed {trial.seed}")
+    Args:
+        run: the run.
+        trial: the seed's final state.
+        alike: the parameters of all models that share random directions with this one, itself included.
+    """
+
+    def __init__(self, run: FinishedRun, trial: Trial, alike: Sequence[Tensor]) -> None:
+        self.run, self.trial, self.alike = run, trial, alike
+        self.task, self.w, self.settings = run.task, trial.server.params, run.settings
+        self.data = run.data._replace(label=f"{run.name} seed {trial.seed}")
         self.hessian = Hessian(self.task, self.w, self.data)
 
     @cached_property
-    def eigen(self) -> Eigenpairs:
-        """The largest eigenvalues, found once for the table and for the axes of landscapes."""
+    def eigenpairs(self) -> Eigenpairs:
+        """The largest eigenvalues, computed once for the table and for the axes of landscapes."""
         solve = largest_eigenpairs if self.settings.solver == "lanczos" else power_iteration
         return solve(self.hessian, max(self.settings.top, 2), seed=self.settings.seed)
 
     @cached_property
     def directions(self) -> Tensor:
-        """The axes of landscapes."""
+        """The two axes of landscapes, [2, P]."""
         if self.settings.directions == "eigen":
-            return self.eigen.vectors[:2]
-        return random_directions(self.task, self.peers, self.settings.seed)
+            return self.eigenpairs.vectors[:2]
+        return random_directions(self.task, self.alike, self.settings.seed)
 
 
-def measure_hessian(case: ModelToMeasure) -> Measurement:
-    """λ1, …, λk, λ1/λ5 and the trace."""
-    values = case.eigen.values[: case.settings.top].tolist()
-    total = hessian_trace(case.hessian, case.settings.probes, case.settings.seed)
-    numbers = {"lambda1": values[0], "lambda1_over_lambda5": case.eigen.ratio()}
-    numbers |= {"trace": total.value, "trace_error": total.error}
+def measure_hessian(model: ModelToMeasure) -> Measurement:
+    """Measure λ1, …, λk, λ1/λ5 and the trace of the Hessian."""
+    values = model.eigenpairs.values[: model.settings.top].tolist()
+    trace = hessian_trace(model.hessian, model.settings.probes, model.settings.seed)
+    numbers = {"lambda1": values[0], "lambda1_over_lambda5": model.eigenpairs.ratio()}
+    numbers |= {"trace": trace.value, "trace_error": trace.error}
     return Measurement(numbers, {"number": [*range(1, len(values) + 1)], "eigenvalue": values})
 
 
-def measure_spectrum(case: ModelToMeasure) -> Measurement:
-    """The density of eigenvalues."""
-    found = spectral_density(case.hessian, case.settings.probes, seed=case.settings.seed)
-    grid, density = found.density()
+def measure_spectrum(model: ModelToMeasure) -> Measurement:
+    """Measure the density of the eigenvalues."""
+    spectrum = spectral_density(model.hessian, model.settings.probes, seed=model.settings.seed)
+    nodes, weights = spectrum.nodes, spectrum.weights
+    grid, density = spectrum.density()
     columns = {"eigenvalue": grid, "density": density}
-    numbers = {"smallest": float(found.nodes.min()), "largest": float(found.nodes.max()), "trace": found.trace.value}
-    return Measurement(numbers, columns, {**columns, "nodes": found.nodes, "weights": found.weights})
+    numbers = {"smallest": float(nodes.min()), "largest": float(nodes.max()), "trace": spectrum.trace.value}
+    return Measurement(numbers, columns, {**columns, "nodes": nodes, "weights": weights})
 
 
-def measure_low_pass(case: ModelToMeasure) -> Measurement:
-    """The mean loss under Gaussian noise."""
-    found = low_pass_loss(case.task, case.w, case.data, case.settings.sigma, case.settings.draws, case.settings.seed)
-    numbers = {"lpf": found.value, "lpf_error": found.error, "rise": found.value - found.loss}
-    return Measurement(numbers, {"pair": [*range(len(found.pairs))], "loss": found.pairs})
+def measure_low_pass(model: ModelToMeasure) -> Measurement:
+    """Measure the mean loss under Gaussian noise."""
+    settings = model.settings
+    filtered = low_pass_loss(model.task, model.w, model.data, settings.sigma, settings.draws, settings.seed)
+    numbers = {"lpf": filtered.value, "lpf_error": filtered.error, "rise": filtered.value - filtered.loss}
+    return Measurement(numbers, {"pair": [*range(len(filtered.pairs))], "loss": filtered.pairs})
 
 
-def measure_path(case: ModelToMeasure) -> Measurement:
-    """The loss along the gradient, and its mean and standard deviation along random filter-normalised directions."""
-    settings = case.settings
-    slope = loss_and_gradient(case.task, case.w, case.data)[1]
-    random = random_directions(case.task, case.peers, settings.seed, 10)
-    lines = [
-        loss_along(case.task, case.w, d, settings.extent, settings.grid, case.data) for d in [unit(slope), *random]
-    ]
+def measure_path(model: ModelToMeasure) -> Measurement:
+    """Measure the loss along the gradient, and its mean and deviation along ten random filter-normalised directions."""
+    task, w, settings = model.task, model.w, model.settings
+    gradient = loss_and_gradient(task, w, model.data)[1]
+    random = random_directions(task, model.alike, settings.seed, 10)
+    lines = [loss_along(task, w, d, settings.extent, settings.grid, model.data) for d in [unit(gradient), *random]]
     around = torch.stack([line.loss for line in lines[1:]])
     columns = {"distance": lines[0].at, "along_gradient": lines[0].loss}
     columns |= {"along_random": around.mean(0), "along_random_std": around.std(0)}
-    return Measurement({"gradient_norm": float(norm(slope))}, columns)
+    return Measurement({"gradient_norm": float(norm(gradient))}, columns)
 
 
-def measure_landscape(case: ModelToMeasure) -> Measurement:
-    """The loss on a square around the model."""
-    settings = case.settings
-    found = loss_surface(case.task, case.w, case.directions, settings.extent, settings.grid, case.data)
-    x, y = _places(found)
-    arrays = {"x": found.x, "y": found.y, "loss": found.loss}
-    return Measurement({"highest": float(found.loss.max())}, {"x": x, "y": y, "loss": found.loss.flatten()}, arrays)
+def measure_landscape(model: ModelToMeasure) -> Measurement:
+    """Measure the loss on a square around the model."""
+    settings = model.settings
+    surface = loss_surface(model.task, model.w, model.directions, settings.extent, settings.grid, model.data)
+    x, y = _grid_points(surface)
+    columns = {"x": x, "y": y, "loss": surface.loss.flatten()}
+    return Measurement({"highest": float(surface.loss.max())}, columns, surface._asdict())
 
 
-def _places(found: LossSurface) -> tuple[Tensor, Tensor]:
-    """x and y of every point of a surface, row by row."""
-    return found.x.repeat(len(found.y)), found.y.repeat_interleave(len(found.x))
+def _grid_points(surface: LossSurface) -> tuple[Tensor, Tensor]:
+    """Return x and y of every point of a surface, row by row."""
+    return surface.x.repeat(len(surface.y)), surface.y.repeat_interleave(len(surface.x))
 
 
-def measure_local(case: ModelToMeasure) -> Measurement:
-    """λ1 of clients' models on their own and on all training samples."""
-    subject = case.subject
-    clients = subject.clients(case.trial)
-    own = [subject.own(client) for client in clients]
-    found = local_and_global_curvature(
-        case.task, subject.ends(case.trial, clients), own, subject.everything, case.settings.seed
-    )
-    columns: dict[str, list[float]] = {"client": [*clients], "samples": [len(subject.parts[c]) for c in clients]}
-    columns |= {"lambda_local": [pair.own for pair in found], "lambda_global": [pair.all for pair in found]}
+def measure_local(model: ModelToMeasure) -> Measurement:
+    """Measure λ1 of clients' models on their own and on all training samples."""
+    run = model.run
+    clients = run.chosen_clients(model.trial)
+    local_models = run.next_local_models(model.trial, clients)
+    local_data = [run.local_data(client) for client in clients]
+    pairs = local_and_global_curvature(model.task, local_models, local_data, run.train_data, model.settings.seed)
+    columns: dict[str, list[float]] = {"client": [*clients], "samples": [len(run.client_rows[c]) for c in clients]}
+    columns |= {"lambda_local": [pair.own for pair in pairs], "lambda_global": [pair.all for pair in pairs]}
     means = {f"mean_{name}": sum(columns[name]) / len(clients) for name in ("lambda_local", "lambda_global")}
-    numbers = loss_and_accuracy(case.task, case.w, subject.everything) | means
-    return Measurement(numbers, columns, samples=subject.everything.samples())
+    numbers = loss_and_accuracy(model.task, model.w, run.train_data) | means
+    return Measurement(numbers, columns, samples=run.train_data.sample_count())
 
 
-def measure_local_landscape(case: ModelToMeasure) -> Measurement:
-    """The loss around clients' models on their own and on all training samples, on the same axes."""
-    subject, settings = case.subject, case.settings
-    clients = subject.clients(case.trial)
+def measure_local_landscape(model: ModelToMeasure) -> Measurement:
+    """Measure the loss around clients' models on their own and on all training samples, on the same axes."""
+    run, settings = model.run, model.settings
+    clients = run.chosen_clients(model.trial)
     surfaces: list[dict[str, Any]] = []
-    for client, end in zip(clients, subject.ends(case.trial, clients), strict=True):
+    for client, w_i in zip(clients, run.next_local_models(model.trial, clients), strict=True):
         own, everyone = (
-            loss_surface(case.task, end, case.directions, settings.extent, settings.grid, data)
-            for data in (subject.own(client), subject.everything)
+            loss_surface(model.task, w_i, model.directions, settings.extent, settings.grid, data)
+            for data in (run.local_data(client), run.train_data)
         )
         surfaces.append({"client": client, "own": own.loss, "all": everyone.loss})
-    x, y = _places(own)
+    x, y = _grid_points(own)
     columns = {"client": [client for client in clients for _ in x], "x": x.repeat(len(clients))}
     columns |= {"y": y.repeat(len(clients))}
     columns |= {name: torch.cat([s[name].flatten() for s in surfaces]) for name in ("own", "all")}
     arrays = {"x": own.x, "y": own.y, "surfaces": surfaces}
-    return Measurement(
-        loss_and_accuracy(case.task, case.w, subject.everything), columns, arrays, subject.everything.samples()
+    numbers = loss_and_accuracy(model.task, model.w, run.train_data)
+    return Measurement(numbers, columns, arrays, run.train_data.sample_count())
+
+
+def measure_discrepancy(model: ModelToMeasure) -> Measurement:
+    """Measure Δ_F over all clients (or those of the setting `clients`) and the terms of its bound."""
+    run, settings = model.run, model.settings
+    clients = run.chosen_clients(model.trial, range(len(run.client_rows)))
+    sizes = [len(run.client_rows[client]) for client in clients]
+    local_models = run.next_local_models(model.trial, clients)
+    local_data = [run.local_data(client) for client in clients]
+    terms = flatness_discrepancy(
+        model.task, model.w, local_models, local_data, sizes, settings.rho, settings.ascent_steps, settings.seed
     )
+    columns = {"client": clients, "samples": sizes, "rise": terms.local_rises, "distance": terms.distances}
+    numbers = {k: v for k, v in terms._asdict().items() if k not in ("value", "local_rises", "distances")}
+    all_data = join_objectives(local_data, sizes)
+    numbers = {**loss_and_accuracy(model.task, model.w, all_data), "discrepancy": terms.value, **numbers}
+    return Measurement(numbers, columns, samples=all_data.sample_count())
 
 
-def measure_discrepancy(case: ModelToMeasure) -> Measurement:
-    """Δ_F over all clients (or those of --clients) and the terms of its bound."""
-    subject, settings = case.subject, case.settings
-    clients = subject.clients(case.trial, range(len(subject.parts)))
-    sizes = [len(subject.parts[client]) for client in clients]
-    ends, own = subject.ends(case.trial, clients), [subject.own(client) for client in clients]
-    found = flatness_discrepancy(
-        case.task, case.w, ends, own, sizes, settings.rho, settings.ascent_steps, settings.seed
-    )
-    columns = {"client": clients, "samples": sizes, "rise": found.local_rises, "distance": found.distances}
-    numbers = {k: v for k, v in found._asdict().items() if k not in ("value", "local_rises", "distances")}
-    everyone = join_objectives(own, sizes)
-    numbers = {**loss_and_accuracy(case.task, case.w, everyone), "discrepancy": found.value, **numbers}
-    return Measurement(numbers, columns, samples=everyone.samples())
-
-
-def measure_barrier(case: ModelToMeasure, other: Tensor) -> Measurement:
-    """The loss on the straight line through this model (γ = 1) and another (γ = 0)."""
-    line = loss_between(case.task, case.w, other, case.settings.grid - 1, case.data)
-    numbers = {"barrier": loss_barrier(line), "distance": float(norm(case.w - other))}
+def measure_barrier(model: ModelToMeasure, other: Tensor) -> Measurement:
+    """Measure the loss on the straight line through this model (γ = 1) and `other` [P] (γ = 0)."""
+    line = loss_between(model.task, model.w, other, model.settings.grid - 1, model.data)
+    numbers = {"barrier": loss_barrier(line), "distance": float(norm(model.w - other))}
     return Measurement(numbers, {"gamma": line.at, "loss": line.loss})
 
 
-MEASURES: dict[str, Callable[[ModelToMeasure], Measurement]] = {
+MEASUREMENTS: dict[str, Callable[[ModelToMeasure], Measurement]] = {  # all but the barrier, which needs two models
     "hessian": measure_hessian,
     "landscape": measure_landscape,
     "lpf": measure_low_pass,

@@ -1,4 +1,8 @@
-"""The loss F(w) that is analysed: on which samples, in which precision, at one point or many; and random vectors."""
+"""The loss F(w) that is analysed, as a weighted mean over batches, and the random vectors of the measurements.
+
+Everything here computes in the parameters' precision without TF32. Random vectors are hashes of (seed, use, number,
+position): they are the same on every device and in every order of drawing.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +20,17 @@ from fedflat.core.random import hash_words, mix_bits, purpose_key, uniform_from
 from fedflat.core.task import Batch, Task
 from fedflat.progress import with_bar
 
+SAMPLES_PER_BATCH = 1000  # second derivatives of the FedAvg CNN then take about 3 GB
+SAMPLES_PER_GPU_PASS = 10_000  # where no gradient is needed
+VMAPPED_SAMPLES = 1500  # samples times models in one vmapped pass; more is slower on a CPU and no faster on a GPU
+
 
 @contextmanager
 def full_precision() -> Iterator[None]:
-    """No TF32: its rounding of 10⁻³ is as large as most eigenvalues of a trained network relative to the first."""
+    """Switch TF32 off inside the context.
+
+    TF32 rounds to 10⁻³, which is as large as most eigenvalues of a trained network relative to the first.
+    """
     backends: list[Any] = [torch.backends.cuda.matmul, torch.backends.cudnn]
     before = [backend.allow_tf32 for backend in backends]
     try:
@@ -32,54 +43,61 @@ def full_precision() -> Iterator[None]:
 
 
 def _noise_keys(like: Tensor, seed: int, use: str, number: int) -> Tensor:
-    """One random word for each entry of `like`."""
+    """Return one random word for each entry of `like`."""
     return hash_words(int(hash_words(seed, purpose_key(use), number)), torch.arange(len(like), device=like.device))
 
 
 def gaussian_noise(like: Tensor, seed: int, use: str, number: int) -> Tensor:
-    """ε ~ N(0, I) of the shape, type and device of the vector `like`: √(−2 ln u) cos 2πv (Box and Muller, 1958)."""
+    """Draw ε ~ N(0, I) as √(−2 ln u) cos 2πv (Box and Muller, 1958).
+
+    Args:
+        like: a vector [P] whose length, type and device the noise gets.
+        seed: the seed of the analysis.
+        use: what the noise is for; different uses get independent noise.
+        number: which of the vectors of this seed and use.
+    """
     key = _noise_keys(like, seed, use, number)
     u, v = (uniform_from(k, torch.float64) for k in (key, mix_bits(key)))
     return ((-2 * torch.log1p(-u)).sqrt() * torch.cos(2 * math.pi * v)).to(like.dtype)
 
 
 def random_signs(like: Tensor, seed: int, use: str, number: int) -> Tensor:
-    """±1 with equal probability (Rademacher)."""
+    """Draw ±1 with equal probability (Rademacher); arguments as in `gaussian_noise`."""
     return torch.where(_noise_keys(like, seed, use, number) < 0, -1.0, 1.0).to(like.dtype)
 
 
 def uniform_noise(like: Tensor, seed: int, use: str, number: int) -> Tensor:
-    """Numbers in [0, 1)."""
+    """Draw numbers uniform on [0, 1); arguments as in `gaussian_noise`."""
     return uniform_from(_noise_keys(like, seed, use, number), like.dtype)
 
 
-BATCH = 1000  # samples per pass: second derivatives of the FedAvg CNN then take about 3 GB
-
-
-COARSE = 10_000  # samples per pass on a GPU where no gradient is kept
-
-
-TOGETHER = 1500  # samples times models in one vmapped pass; more is slower on a CPU and no faster on a GPU
-
-
 class Objective(NamedTuple):
-    """Batches and the share of all samples that each holds; F(w) = Σ_b share_b · loss(w, batch_b)."""
+    """The loss F(w) = Σ_b share_b · loss(w, batch_b) on fixed samples. Use `make_objective` to build one.
+
+    Args:
+        batches: the samples, in batches.
+        shares: the weight of each batch in F, summing to 1; usually its share of all samples.
+        label: what the progress bars call it.
+    """
 
     batches: tuple[Batch, ...]
     shares: tuple[float, ...]
-    label: str = ""  # what progress bars say is being measured
+    label: str = ""
 
     def mean(self, function: Callable[[Batch], Tensor]) -> Tensor:
-        """Σ_b share_b · function(batch_b)."""
+        """Return Σ_b share_b · function(batch_b)."""
         parts = zip(self.batches, self.shares, strict=True)
         return reduce(torch.add, (share * function(batch) for batch, share in parts))
 
-    def coarse(self, most: int = COARSE) -> Objective:
-        """The same mean over samples with batches of up to `most`, where these weigh the same."""
+    def with_larger_batches(self, most: int = SAMPLES_PER_GPU_PASS) -> Objective:
+        """Return the same mean over samples, with neighbouring batches joined up to `most` samples each.
+
+        Batches are joined only where their samples have equal weights.
+        """
         batches, shares = [self.batches[0]], [self.shares[0]]
         for batch, share in zip(self.batches[1:], self.shares[1:], strict=True):
-            last, now = len(batches[-1].y), len(batch.y)
-            if last + now <= most and math.isclose(share * last, shares[-1] * now):
+            last, new = len(batches[-1].y), len(batch.y)
+            if last + new <= most and math.isclose(share * last, shares[-1] * new):
                 x, y, mask = (torch.cat(pair) for pair in zip(batches[-1][:3], batch[:3], strict=True))
                 batches[-1] = Batch(x, y, mask, None)
                 shares[-1] += share
@@ -88,32 +106,45 @@ class Objective(NamedTuple):
                 shares.append(share)
         return Objective(tuple(batches), tuple(shares), self.label)
 
-    def samples(self) -> int:
-        """How many there are."""
+    def sample_count(self) -> int:
+        """Return the number of samples."""
         return sum(len(batch.y) for batch in self.batches)
 
-    def lanes(self) -> int:
-        """How many models are evaluated side by side."""
-        return max(1, TOGETHER // max(len(batch.y) for batch in self.batches))
+    def models_per_pass(self) -> int:
+        """Return how many models are evaluated in one vmapped pass."""
+        return max(1, VMAPPED_SAMPLES // max(len(batch.y) for batch in self.batches))
 
 
-def make_objective(samples: Batch, size: int = BATCH, label: str = "") -> Objective:
-    """Samples as batches of at most `size`."""
+def make_objective(samples: Batch, batch_size: int = SAMPLES_PER_BATCH, label: str = "") -> Objective:
+    """Return the mean loss over `samples` as an Objective.
+
+    Args:
+        samples: inputs, labels and mask of all samples in one Batch.
+        batch_size: most samples in one pass; less needs less memory. For models with batch statistics it is a part of
+            the definition of F.
+        label: what the progress bars call it.
+    """
     count = len(samples.y)
-    parts = [slice(start, start + size) for start in range(0, count, size)]
+    parts = [slice(start, start + batch_size) for start in range(0, count, batch_size)]
     batches = [Batch(samples.x[part], samples.y[part], samples.mask[part], None) for part in parts]
     return Objective(tuple(batches), tuple(len(batch.y) / count for batch in batches), label)
 
 
-def join_objectives(parts: Sequence[Objective], weights: Sequence[float], label: str = "") -> Objective:
-    """One objective F = Σ_i weight_i F_i from several; weights are normalised."""
+def join_objectives(objectives: Sequence[Objective], weights: Sequence[float], label: str = "") -> Objective:
+    """Return F = Σ_i weight_i F_i / Σ_i weight_i.
+
+    Args:
+        objectives: the F_i, for example one for each client.
+        weights: one positive number for each, for example the clients' numbers of samples.
+        label: what the progress bars call it.
+    """
     total = sum(weights)
-    shares = [w / total * share for part, w in zip(parts, weights, strict=True) for share in part.shares]
-    return Objective(tuple(batch for part in parts for batch in part.batches), tuple(shares), label)
+    shares = [w / total * share for part, w in zip(objectives, weights, strict=True) for share in part.shares]
+    return Objective(tuple(batch for part in objectives for batch in part.batches), tuple(shares), label)
 
 
 def pick_samples(samples: Batch, count: int | None, seed: int) -> Batch:
-    """`count` of the samples at random, all where there are no more."""
+    """Return `count` of the samples, drawn at random; all of them if count is None or there are no more."""
     if count is None or count >= len(samples.y):
         return samples
     key = int(hash_words(seed, purpose_key("flatness samples")))
@@ -124,58 +155,70 @@ def pick_samples(samples: Batch, count: int | None, seed: int) -> Batch:
 @torch.no_grad()
 @full_precision()
 def mean_loss(task: Task, w: Tensor, data: Objective) -> Tensor:
-    """F(w)."""
+    """Return F(w), a scalar tensor."""
     return data.mean(lambda batch: task.loss(w, batch))
 
 
 @torch.no_grad()
 @full_precision()
 def loss_and_accuracy(task: Task, w: Tensor, data: Objective) -> dict[str, float]:
-    """F(w) and the share of samples that the model w takes for what they are."""
+    """Return F(w) as `model_loss` and the share of samples that the model classifies correctly as `model_accuracy`."""
 
-    def both(batch: Batch) -> Tensor:
+    def loss_and_hits(batch: Batch) -> Tensor:
         logits = task.logits(w, batch)
-        right = (logits.argmax(-1) == batch.y).double().mean()
-        return torch.stack([task.cross_entropy(logits, batch).double(), right])
+        correct = (logits.argmax(-1) == batch.y).double().mean()
+        return torch.stack([task.cross_entropy(logits, batch).double(), correct])
 
-    value, accuracy = data.mean(both).tolist()
-    return {"model_loss": value, "model_accuracy": accuracy}
+    loss, accuracy = data.mean(loss_and_hits).tolist()
+    return {"model_loss": loss, "model_accuracy": accuracy}
 
 
 @torch.no_grad()
 @full_precision()
 def loss_and_gradient(task: Task, w: Tensor, data: Objective) -> tuple[Tensor, Tensor]:
-    """F(w) and ∇F(w) in one pass over the data."""
+    """Return F(w) and ∇F(w) [P], from one pass over the data."""
 
-    def both(batch: Batch) -> Tensor:
+    def value_and_gradient(batch: Batch) -> Tensor:
         gradient, value = grad_and_value(task.loss)(w, batch)
         return torch.cat([value[None], gradient])
 
-    value, gradient = data.mean(both).split([1, len(w)])
+    value, gradient = data.mean(value_and_gradient).split([1, len(w)])
     return value[0], gradient
 
 
 @torch.no_grad()
 @full_precision()
 def losses_at(task: Task, points: Tensor, data: Objective) -> Tensor:
-    """F at each row of `points`, evaluated side by side."""
-    if len(points) == 1:  # vmap would make grouped convolutions of plain ones
+    """Return F at each row of `points` [n, P], all in one vmapped pass, as [n]."""
+    if len(points) == 1:  # vmap would turn plain convolutions into grouped ones
         return mean_loss(task, points[0], data)[None]
     return data.mean(lambda batch: vmap(task.loss, in_dims=(0, None))(points, batch))
 
 
-def mixes_samples(model: nn.Module) -> bool:
-    """Whether a sample's loss may depend on the others of its batch, so that other batches are another objective."""
+def uses_batch_statistics(model: nn.Module) -> bool:
+    """Return whether a sample's loss may depend on the other samples of its batch.
+
+    For such models other batches make another objective.
+    """
     batch_norm = nn.modules.batchnorm._BatchNorm
     return getattr(model, "takes_batch", False) or any(isinstance(layer, batch_norm) for layer in model.modules())
 
 
 @torch.no_grad()
 def losses_in_plane(
-    task: Task, origin: Tensor, directions: Tensor, coordinates: Tensor, data: Objective, what: str = ""
+    task: Task, origin: Tensor, directions: Tensor, coordinates: Tensor, data: Objective, label: str = ""
 ) -> Tensor:
-    """F(origin + Σ_k coordinates[g, k] · directions[k]) for each g; points are formed a few at a time."""
-    if origin.is_cuda and not mixes_samples(task.model):  # a GPU is busy only with many samples
-        data = data.coarse()
-    parts = with_bar(coordinates.to(origin).split(data.lanes()), f"{data.label} {what}")
+    """Return F(origin + Σ_k coordinates[g, k] · directions[k]) for each g, as [G].
+
+    Args:
+        task: the model and its loss.
+        origin: the point with all coordinates 0, [P].
+        directions: the vectors that span the plane or line, [K, P].
+        coordinates: the points, [G, K]; only a few at a time are formed in memory.
+        data: the samples of F.
+        label: what the progress bar says after the label of `data`.
+    """
+    if origin.is_cuda and not uses_batch_statistics(task.model):  # only large passes keep a GPU busy
+        data = data.with_larger_batches()
+    parts = with_bar(coordinates.to(origin).split(data.models_per_pass()), f"{data.label} {label}")
     return torch.cat([losses_at(task, origin + (part[..., None] * directions).sum(1), data) for part in parts])

@@ -1,4 +1,4 @@
-"""Real federations on Flower: the same methods, the clients on machines of their own.
+"""Federations on Flower (https://flower.ai): the methods of a simulation, with every client on a machine of its own.
 
-Only app, server, fleet, client and wire need the package flwr; writing a new app does not.
+Only `config` works without the package flwr. It is all that `fedflat flower new` needs to write an app.
 """

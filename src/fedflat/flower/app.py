@@ -1,10 +1,14 @@
-"""The two apps that Flower runs. An app of one's own needs two lines: app = server_app() and app = client_app()."""
+"""The two apps that Flower runs: a user's app consists of app = server_app() and app = client_app() in two files.
+
+Errors of the user are shown with the keys of Flower's run configuration: federation.min_nodes 3: …
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 from flwr.app import Context, Message
 from flwr.client.mod import secaggplus_mod
@@ -14,47 +18,69 @@ from torch import nn
 
 from fedflat.errors import UserError
 from fedflat.flower import client
-from fedflat.flower.config import FederationOptions, from_run_config
+from fedflat.flower.config import ConfigValue, FederationOptions, RunConfigError, from_run_config
 from fedflat.flower.server import serve
 from fedflat.runs.experiment import Experiment
 
-Model = Callable[[], nn.Module]
+ModelBuilder = Callable[[], nn.Module]
 
 
-def server_app(model: Model | None = None) -> ServerApp:
-    """The server; `model` builds a model of one's own, the same on server and clients."""
+def server_app(model: ModelBuilder | None = None) -> ServerApp:
+    """Return the app that trains the experiment of Flower's run configuration on the server.
+
+    Args:
+        model: builds a model of your own, which then replaces the configuration's; give the same to `client_app`.
+    """
     app = ServerApp()
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
         try:
-            serve(*_read(context, model), grid)
+            with _errors_name_keys(context.run_config):
+                serve(*_read(context, model), grid)
         except UserError:
-            sys.tracebacklimit = 0  # Flower logs the error and ends the process: one line says what is wrong
+            sys.tracebacklimit = 0  # Flower logs the exception and ends the process: the log then has one line of it
             raise
 
     return app
 
 
-def client_app(model: Model | None = None) -> ClientApp:
-    """A client."""
+def client_app(model: ModelBuilder | None = None) -> ClientApp:
+    """Return the app that trains on a node, on the data of that node's client.
+
+    Args:
+        model: the same function as for `server_app`.
+    """
     app = ClientApp()
 
     @app.query()
     def query(message: Message, context: Context) -> Message:
-        return client.answer_hello(_read(context, model)[0], message, context)
+        with _errors_name_keys(context.run_config):
+            return client.answer_query(_read(context, model)[0], message, context)
 
     @app.train("open")
     def train(message: Message, context: Context) -> Message:
-        return client.train_client(_read(context, model)[0], message, context)
+        with _errors_name_keys(context.run_config):
+            return client.train_client(_read(context, model)[0], message, context)
 
     @app.train(mods=[secaggplus_mod])
-    def train_in_secret(message: Message, context: Context) -> Message:
-        return client.train_client_masked(_read(context, model)[0], message, context)
+    def train_masked(message: Message, context: Context) -> Message:
+        with _errors_name_keys(context.run_config):
+            return client.train_client_masked(_read(context, model)[0], message, context)
 
     return app
 
 
-def _read(context: Context, model: Model | None) -> tuple[Experiment, FederationOptions]:
+@contextmanager
+def _errors_name_keys(run_config: Mapping[str, ConfigValue]) -> Iterator[None]:
+    """Raise UserErrors anew as RunConfigErrors, whose text names keys of the run configuration."""
+    try:
+        yield
+    except UserError as error:
+        raise RunConfigError(error, run_config) from None
+
+
+def _read(context: Context, model: ModelBuilder | None) -> tuple[Experiment, FederationOptions]:
+    """Return the experiment and the federation's options, with the user's own model if there is one."""
     experiment, federation = from_run_config(context.run_config)
     return (dataclasses.replace(experiment, model=model) if model else experiment), federation

@@ -1,8 +1,9 @@
-"""A client on its node: its data, its state between rounds, and local training as the server's message asks.
+"""A client on its node: its data, its state between rounds, and local training on request of the server.
 
-A turn is one exchange of one round. The server says which of a client's replies it took last; the client goes on from
-the state that belongs to that reply. So a reply that was lost or refused, a round that is played again after a crash
-of the server, and a node that restarts (with a folder for its states) all leave server and clients in agreement.
+A turn is one exchange of one round, numbered through the whole run. With every request the server says which reply of
+the client it accepted last, by turn. The client continues from the state that it had after that reply. So server and
+client stay in agreement if a reply is lost or refused, if the server repeats a round after a crash, and if a node
+restarts (when it has a folder for its states).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from flwr.app import Context, Message, RecordDict
+from flwr.app import ArrayRecord, Context, Message, RecordDict
 from torch import Tensor
 
 from fedflat.core.local_training import SGD, local_update
@@ -26,38 +27,58 @@ from fedflat.data.load import load_dataset
 from fedflat.engine.sequential import client_batches
 from fedflat.errors import UserError
 from fedflat.flower.messages import (
+    INFO_KEY,
+    REQUEST_KEY,
     ClientInfo,
     TrainRequest,
-    record_of,
     record_to_state,
     record_to_tensors,
     sample_kind,
+    state_to_record,
     tensors_to_record,
 )
-from fedflat.flower.secure_aggregation import close_reply, open_request
-from fedflat.runs.build import RunParts, build_run
+from fedflat.flower.secure_aggregation import content_from_fitins, content_to_fitres
+from fedflat.runs.build import BuiltRun, build_run
 from fedflat.runs.experiment import Experiment
 from fedflat.runs.folder import load_tensors, save_tensors
 
+NamedTensors = dict[str, Tensor]
+NodeConfig = Mapping[str, Any]  # what a node was started with: partition-id and, if given, data and state
+
 
 def class_names(source: object, classes: int) -> list[str]:
-    """The federation's classes: the folders of the server's folder:PATH, the numbers of any other data set."""
-    return _folders(source) or [str(label) for label in range(classes)]
+    """Return the names of the federation's classes: the folders of the server's folder:PATH, else "0", "1", …
+
+    Args:
+        source: the server's data set, as given in the experiment.
+        classes: number of classes, for data without folders.
+    """
+    return _class_folders(source) or [str(label) for label in range(classes)]
 
 
 def with_federation_labels(own: Dataset, source: str, names: list[str]) -> Dataset:
-    """A node's data with the federation's labels where its classes are folders; other data carry their labels."""
-    mine = _folders(source)
-    if not mine:
+    """Return a node's data with the federation's labels; raise UserError if it has a class of another name.
+
+    Only folder:PATH needs this. Its labels number the folders of the node, which may lack some of the classes. Labels
+    of other formats mean the same on all nodes.
+
+    Args:
+        own: the node's data.
+        source: where they come from.
+        names: names of the federation's classes, in the order of their labels.
+    """
+    own_names = _class_folders(source)
+    if not own_names:
         return own
-    if unknown := [name for name in mine if name not in names]:
-        raise UserError(f"--node-config data={source}: no class is called {unknown[0]}; they are {', '.join(names)}")
-    labels = torch.tensor([names.index(name) for name in mine])
+    if unknown := [name for name in own_names if name not in names]:
+        problem = f"no class is called {unknown[0]}; they are {', '.join(names)}"
+        raise UserError(None, f"node-config data={source}", problem)
+    labels = torch.tensor([names.index(name) for name in own_names])
     return dataclasses.replace(own, y=labels[own.y], y_test=labels[own.y_test])
 
 
-def _folders(source: object) -> list[str]:
-    """The class folders of folder:PATH in the order of their labels; none for other data."""
+def _class_folders(source: object) -> list[str]:
+    """Return the class folders of folder:PATH in the order of their labels, and [] for other data."""
     kind, _, path = source.partition(":") if isinstance(source, str) else ("", "", "")
     if kind != "folder":
         return []
@@ -65,161 +86,198 @@ def _folders(source: object) -> list[str]:
     return sorted(entry.name for entry in train.iterdir() if entry.is_dir() and not entry.name.startswith("."))
 
 
-NamedTensors = dict[str, Tensor]
-
-
-def state_folder(node: Mapping[str, Any]) -> Path | None:
-    """The folder for states that a node's configuration names, if any."""
-    return Path(str(node["state"])) if node.get("state") else None
+def state_folder(node_config: NodeConfig) -> Path | None:
+    """Return the folder in which the node stores its client's states, if it was given one."""
+    return Path(str(node_config["state"])) if node_config.get("state") else None
 
 
 def check_state_folder(folder: Path) -> None:
-    """Make the folder and refuse one to which nothing can be written, before anyone trains in vain."""
+    """Make the folder; raise UserError if it cannot be written to."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        reason = error.strerror or error
-        raise UserError(f"--node-config state={folder}: must be a folder that can be written ({reason})") from None
+        problem = f"must be a folder that can be written ({error.strerror or error})"
+        raise UserError(None, f"node-config state={folder}", problem) from None
 
 
 class ClientState:
-    """A client's states in the node's context and, where the node names a folder, in a file there.
+    """The latest states of a client, in the node's context and, if the node has a folder for states, in a file.
 
-    Another node may have stood for the client meanwhile and left newer states in a folder that they share.
-    A server that dies goes back by one round, so what a round's turns began with is kept: `turns` states and one more.
+    The file wins: another node may have trained this client meanwhile and stored newer states in a shared folder.
+    A server that crashes goes back by one round. So the state before each exchange of the latest round is kept, and the
+    state after it.
+
+    Args:
+        context: the node's records, which Flower keeps while the node runs.
+        folder: where the file is, None for no file.
+        run: name of the run.
+        client: number of the client.
+        exchanges: exchanges per round.
     """
 
-    def __init__(self, context: RecordDict, folder: Path | None, run: str, client: int, turns: int) -> None:
-        self.context, self.prefix, self.turns = context, f"{run}.", turns
+    def __init__(self, context: RecordDict, folder: Path | None, run: str, client: int, exchanges: int) -> None:
+        self.context, self.prefix, self.exchanges = context, f"{run}.", exchanges
         self.path = folder / f"client-{client}-{run}.safetensors" if folder else None
-        names = [name for name in context.array_records if name.startswith(self.prefix)]
-        remembered = {
-            int(name.removeprefix(self.prefix)): record_to_tensors(context.array_records[name]) for name in names
+        in_context = {
+            int(name.removeprefix(self.prefix)): record_to_tensors(context.array_records[name])
+            for name in self._record_names()
         }
-        self.states = remembered | self._read()
+        self.states = in_context | self._read_file()  # turn → the state after it
 
-    def begin(self, accepted: int, initial: NamedTensors) -> tuple[NamedTensors, bool]:
-        """The state to train from, and whether the one that the server counts on is gone."""
+    def load(self, accepted: int, initial: NamedTensors) -> tuple[NamedTensors, bool]:
+        """Return the state to train from, and whether the state after turn `accepted` is missing.
+
+        Args:
+            accepted: turn of the last reply that the server accepted, -1 for none.
+            initial: the state of a client that never took part; empty if the method's clients keep nothing.
+        """
         if accepted < 0 or not initial:
             return initial, False
-        found = self.states.get(accepted)
-        return (initial, True) if found is None else (found, False)
+        state = self.states.get(accepted)
+        return (initial, True) if state is None else (state, False)
 
     def store(self, accepted: int, before: NamedTensors, turn: int, after: NamedTensors) -> None:
-        """Keep what this turn left and what it began with; states that the server did not take are dropped."""
-        states = {t: named for t, named in self.states.items() if t < accepted} | {accepted: before, turn: after}
-        self.states = {t: states[t] for t in sorted(states)[-self.turns - 1 :]}
-        for name in [name for name in self.context.array_records if name.startswith(self.prefix)]:
-            del self.context[name]
-        for t, named in self.states.items():
-            self.context[f"{self.prefix}{t}"] = tensors_to_record(named)
-        self._write()
+        """Store the states before and after a turn; drop those whose replies the server did not accept.
 
-    def _read(self) -> dict[int, NamedTensors]:
-        """The states in the file, none where it is missing or damaged."""
+        Args:
+            accepted: turn of the last reply that the server accepted.
+            before: the state that training began with.
+            turn: the turn of this training.
+            after: the state that training left.
+        """
+        states = {t: state for t, state in self.states.items() if t < accepted} | {accepted: before, turn: after}
+        self.states = {t: states[t] for t in sorted(states)[-self.exchanges - 1 :]}
+        for name in self._record_names():
+            del self.context[name]
+        for t, state in self.states.items():
+            self.context[f"{self.prefix}{t}"] = tensors_to_record(state)
+        self._write_file()
+
+    def _record_names(self) -> list[str]:
+        return [name for name in self.context.array_records if name.startswith(self.prefix)]
+
+    def _read_file(self) -> dict[int, NamedTensors]:
+        """Return the states in the file, {} if it is missing or damaged."""
         states: dict[int, NamedTensors] = {}
         for key, tensor in ((load_tensors(self.path) if self.path else None) or {}).items():
             turn, _, name = key.partition("/")
             states.setdefault(int(turn), {})[name] = tensor
         return states
 
-    def _write(self) -> None:
+    def _write_file(self) -> None:
         if self.path:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            each = ((f"{turn}/{name}", t) for turn, named in self.states.items() for name, t in named.items())
-            save_tensors(self.path, dict(each))
+            tensors = {f"{turn}/{name}": t for turn, state in self.states.items() for name, t in state.items()}
+            save_tensors(self.path, tensors)
 
 
 class ClientNode(NamedTuple):
-    """The client that a node stands for, and what it trains with."""
+    """The client of a node, and what it trains with."""
 
     client: int
     experiment: Experiment
-    assembly: RunParts
+    built: BuiltRun
 
     @property
-    def start(self) -> Tensor:
-        """The model that training began with."""
-        return self.assembly.starts[0]
+    def initial_model(self) -> Tensor:
+        """Return the parameters [P] that training began with."""
+        return self.built.initial_params[0]
 
     @property
     def examples(self) -> int:
-        """Samples the client holds."""
-        return len(self.assembly.parts[self.client])
+        """Return the number of the client's samples."""
+        return len(self.built.client_rows[self.client])
 
 
-def prepare_node(experiment: Experiment, node: Mapping[str, Any], order: TrainRequest) -> ClientNode:
-    """The node whose configuration names its client number (partition-id) and, if it likes, data of its own (data)."""
-    client = node.get("partition-id")
-    if not isinstance(client, int) or not 0 <= client < order.population:
-        raise UserError(f"--node-config partition-id={client}: must be a client number below {order.population}")
-    experiment = dataclasses.replace(experiment, seeds=(order.seed,))
-    if "data" not in node:
+def prepare_node(experiment: Experiment, node_config: NodeConfig, request: TrainRequest) -> ClientNode:
+    """Return the client of a node with its data; raise UserError if the node's configuration cannot be used.
+
+    Args:
+        experiment: what the federation trains.
+        node_config: the client's number (partition-id) and, optionally, where its own data are (data). Without them the
+            client has its part of the experiment's partition.
+        request: what all clients must agree on.
+    """
+    client = node_config.get("partition-id")
+    if not isinstance(client, int) or not 0 <= client < request.population:
+        problem = f"must be a client number below {request.population}"
+        raise UserError(None, f"node-config partition-id={client}", problem)
+    experiment = dataclasses.replace(experiment, seeds=(request.seed,))
+    if "data" not in node_config:
         return ClientNode(client, experiment, build_run(experiment))
-    dataset = _agreed(str(node["data"]), order)
-    parts = [np.empty(0, np.int64)] * order.population
+    dataset = _load_own_data(str(node_config["data"]), request)
+    parts = [np.empty(0, np.int64)] * request.population
     parts[client] = np.arange(len(dataset.y))
     return ClientNode(client, experiment, build_run(experiment, dataset, parts))
 
 
-def _agreed(source: str, order: TrainRequest) -> Dataset:
-    """The node's data, labelled and normalised as all others' are; refused where the model could not take them."""
-    own = with_federation_labels(load_dataset(source), source, order.names)
-    if sample_kind(own) != order.samples:
-        raise UserError(f"--node-config data: samples are {sample_kind(own)}, the federation's are {order.samples}")
-    if int(own.y.max()) >= order.classes:
-        raise UserError(f"--node-config data: label {int(own.y.max())} found, there are {order.classes} classes")
-    return dataclasses.replace(own, classes=order.classes, mean=tuple(order.mean), std=tuple(order.std))
+def _load_own_data(source: str, request: TrainRequest) -> Dataset:
+    """Return a node's own data with the federation's labels and normalisation; raise UserError if they do not fit."""
+    own = with_federation_labels(load_dataset(source), source, request.names)
+    if sample_kind(own) != request.samples:
+        problem = f"samples are {sample_kind(own)}, the federation's are {request.samples}"
+        raise UserError(None, "node-config data", problem)
+    if int(own.y.max()) >= request.classes:
+        problem = f"label {int(own.y.max())} found, there are {request.classes} classes"
+        raise UserError(None, "node-config data", problem)
+    return dataclasses.replace(own, classes=request.classes, mean=tuple(request.mean), std=tuple(request.std))
 
 
-def answer_hello(experiment: Experiment, message: Message, context: Context) -> Message:
-    """Answer which client this is and how much it holds."""
+def answer_query(experiment: Experiment, message: Message, context: Context) -> Message:
+    """Reply which client this node is and how many samples it has."""
     if folder := state_folder(context.node_config):
         check_state_folder(folder)
-    node = prepare_node(experiment, context.node_config, TrainRequest.read(message.content["order"]))
-    facts = ClientInfo(client=node.client, examples=node.examples)
-    return Message(RecordDict({"facts": facts.record()}), reply_to=message)
+    node = prepare_node(experiment, context.node_config, TrainRequest.read(message.content[REQUEST_KEY]))
+    info = ClientInfo(client=node.client, examples=node.examples)
+    return Message(RecordDict({INFO_KEY: info.record()}), reply_to=message)
 
 
 def train_client(experiment: Experiment, message: Message, context: Context) -> Message:
-    """One client's part of one exchange: local training, the reply up, the state kept."""
+    """Train in one exchange and reply; the client's new state is stored on the node."""
     return Message(client_reply(experiment, message.content, context), reply_to=message)
 
 
 def train_client_masked(experiment: Experiment, message: Message, context: Context) -> Message:
-    """The same where the reply is masked before it leaves the node."""
-    model = torch.zeros(1)  # names do not depend on it
-    names = pack_state(experiment.method.broadcast(experiment.method.init_server(model)))
-    return Message(
-        close_reply(client_reply(experiment, open_request(message.content, names), context)), reply_to=message
-    )
+    """Do the same as `train_client` under secure aggregation: Flower masks the reply before it leaves the node."""
+    any_model = torch.zeros(1)  # the names of a message's tensors do not depend on the model
+    names = pack_state(experiment.method.broadcast(experiment.method.init_server(any_model)))
+    content = client_reply(experiment, content_from_fitins(message.content, names), context)
+    return Message(content_to_fitres(content), reply_to=message)
 
 
 def client_reply(experiment: Experiment, content: RecordDict, context: Context) -> RecordDict:
-    """The reply to the server's content, and the client's facts."""
-    order = TrainRequest.read(content["order"])
-    node = prepare_node(experiment, context.node_config, order)
+    """Train as the request in `content` asks, and return the method's reply and the ClientInfo as records."""
+    request = TrainRequest.read(content[REQUEST_KEY])
+    node = prepare_node(experiment, context.node_config, request)
     method = experiment.method
-    initial = method.init_client(node.start)
-    kept = ClientState(context.state, state_folder(context.node_config), order.run, node.client, method.exchanges)
-    before, lost = kept.begin(order.accepted, pack_state(initial))
-    here = {name: tensor.to(node.start.device) for name, tensor in before.items()}
-    reply, after = train_locally(node, order, content["message"], unpack_state(initial, here))
+    initial = method.init_client(node.initial_model)
+    folder = state_folder(context.node_config)
+    client_state = ClientState(context.state, folder, request.run, node.client, method.exchanges)
+    before, lost = client_state.load(request.accepted, pack_state(initial))
+    on_device = {name: tensor.to(node.initial_model.device) for name, tensor in before.items()}
+    reply, after = train_locally(node, request, content["message"], unpack_state(initial, on_device))
     if pack_state(initial):
-        kept.store(order.accepted, before, order.turn, pack_state(after))
-    facts = ClientInfo(client=node.client, examples=node.examples, lost=int(lost))
-    return RecordDict({"reply": record_of(reply), "facts": facts.record()})
+        client_state.store(request.accepted, before, request.turn, pack_state(after))
+    info = ClientInfo(client=node.client, examples=node.examples, lost=int(lost))
+    return RecordDict({"reply": state_to_record(reply), INFO_KEY: info.record()})
 
 
-def train_locally(node: ClientNode, order: TrainRequest, sent: Any, client: Any) -> tuple[Any, Any]:
-    """The reply to what the server sent and the client's next state."""
-    experiment, assembly = node.experiment, node.assembly
-    method, feed = experiment.method, assembly.feed
-    broadcast = record_to_state(sent, method.broadcast(method.init_server(node.start)))
-    rate = torch.tensor(experiment.lr * experiment.lr_decay**order.round, dtype=feed.dtype, device=feed.y.device)
-    sgd = SGD(rate, experiment.momentum, experiment.weight_decay)
-    own = client_batches(feed, order.seed, order.round, node.client, order.exchange)
-    _, reply, after = local_update(method, assembly.task, sgd, broadcast, client, own)
+def train_locally(node: ClientNode, request: TrainRequest, message: ArrayRecord, state: Any) -> tuple[Any, Any]:
+    """Return the client's reply to the method's message, and its next state.
+
+    Args:
+        node: the client and its data.
+        request: which round and exchange.
+        message: what the method broadcasts to clients.
+        state: the client's state before training.
+    """
+    experiment, built = node.experiment, node.built
+    method, data = experiment.method, built.client_data
+    broadcast = record_to_state(message, method.broadcast(method.init_server(node.initial_model)))
+    lr = torch.tensor(experiment.lr * experiment.lr_decay**request.round, dtype=data.dtype, device=data.y.device)
+    sgd = SGD(lr, experiment.momentum, experiment.weight_decay)
+    batches = client_batches(data, request.seed, request.round, node.client, request.exchange)
+    _, reply, after = local_update(method, built.task, sgd, broadcast, state, batches)
     return reply, after

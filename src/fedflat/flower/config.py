@@ -1,18 +1,18 @@
-"""The experiment and the federation's own options as Flower's flat run configuration, and back.
+"""Options of a federation, and their conversion to and from Flower's run configuration.
 
-Keys are those of config.yaml with dots between levels: rounds, method.name, method.inner.rho, federation.round_timeout.
-Flower knows no lists and no null, so one seed stands for `seeds` and what is None is left out.
+A run configuration is a flat mapping of keys to values. Its keys are those of config.yaml with dots between the levels:
+rounds, method.name, method.inner.rho, federation.round_timeout. Flower has neither lists nor null, so the key `seed`
+(one number) replaces `seeds`, and options that are None are left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from fedflat.errors import UserError, near_miss
-from fedflat.options import Count, Positive, check, flag
+from fedflat.errors import NOT_SHOWN, Spelling, UserError, mention, near_miss, shorten
+from fedflat.options import Count, Positive, check, value_words
 from fedflat.probes import refuse_probes
 from fedflat.runs.config import experiment_from_dict, experiment_to_dict
 from fedflat.runs.experiment import Experiment
@@ -25,61 +25,108 @@ class FederationOptions:
     """What a federation needs besides the experiment."""
 
     out: str = "run"
-    """Folder of the run on the server; a run that was interrupted there continues."""
+    """Folder of the run on the server; a run that was interrupted there is continued."""
     min_nodes: Count = 1
-    """Connected clients that a round waits for, though not longer than its timeout."""
+    """Connected clients that a round waits for, but no longer than round_timeout."""
     round_timeout: Positive = 600.0
-    """Seconds after which a round goes on without the clients that have not replied."""
+    """Seconds to wait for replies; the round continues without clients that have not replied by then."""
     min_replies: Count = 1
-    """Good replies without which a round does not count and clients are asked again."""
+    """Valid replies that a round needs; with fewer, clients are asked again."""
     attempts: Count = 3
-    """How often clients are asked in one round before the run stops, to be continued later."""
+    """How often clients are asked in one round before the run stops; it can be continued later."""
     max_ratio: Positive = 100.0
-    """A reply whose length is more than this many times the model's is refused."""
+    """A reply is refused if its norm is more than this many times the norm of the model."""
     secure: bool = False
-    """Let the server see the mean of the replies only (SecAgg+); needs weights = "uniform" and min_nodes > 1."""
+    """Secure aggregation (SecAgg+): the server sees only the mean of the replies; needs weights = "uniform", and cohort
+    and min_nodes of at least 2."""
 
 
-@contextmanager
-def keys_for_flags() -> Iterator[None]:
-    """Let refusals of the federation's own options name Flower's keys: federation.out for --out."""
-    keys = {flag(field.name): f"federation.{field.name}" for field in fields(FederationOptions)}
-    try:
-        yield
-    except UserError as error:
-        option, space, rest = str(error).partition(" ")
-        if option not in keys:
-            raise
-        raise UserError(f"{keys[option]}{space}{rest}") from None
+_KEYS = {"seeds": "seed", "method": "method.name"} | {
+    field.name: f"federation.{field.name}" for field in fields(FederationOptions)
+}  # options whose key in a run configuration is not simply their name
+
+
+def run_config_spelling(run_config: Mapping[str, ConfigValue]) -> Spelling:
+    """Return the spelling of errors in a federation: options are keys of its run configuration, federation.min_nodes 3.
+
+    Args:
+        run_config: tells at which level a hyper-parameter is, such as method.rho or method.inner.rho.
+    """
+
+    def spell(option: str, value: Any) -> str:
+        keys = [key for key in run_config if key.rpartition(".")[2] == option] or [option]
+        key = _KEYS.get(option) or next((key for key in keys if run_config.get(key) == value), keys[0])
+        return key if value is NOT_SHOWN else shorten(" ".join([key, *value_words(value)]))
+
+    return spell
+
+
+class RunConfigError(UserError):
+    """A UserError whose text names the keys of a run configuration.
+
+    Args:
+        error: the error to show.
+        run_config: the configuration of the run in which it occurred.
+    """
+
+    def __init__(self, error: UserError, run_config: Mapping[str, ConfigValue]) -> None:
+        super().__init__(error.option, error.value, error.problem)
+        self.run_config = run_config
+
+    def __str__(self) -> str:
+        return self.message(run_config_spelling(self.run_config))
 
 
 def to_run_config(experiment: Experiment, federation: FederationOptions) -> dict[str, ConfigValue]:
-    """Both as flat keys and plain values."""
+    """Return the run configuration of an experiment; raise UserError if Flower's configuration cannot express it.
+
+    Args:
+        experiment: must have one seed, no probes, and a data set and model that are given by name.
+        federation: the federation's own options.
+    """
     values = experiment_to_dict(experiment)
     if experiment.probes:
         refuse_probes(experiment.probes)
     if len(experiment.seeds) != 1:
-        raise UserError(f"--seeds {' '.join(map(str, experiment.seeds))}: a federation trains one seed; give one")
+        raise UserError("seeds", experiment.seeds, "a federation trains one seed; give one")
     for name in ("dataset", "model"):
         if not isinstance(getattr(experiment, name), str):
-            raise UserError(f"--{name} {values[name]}: a federation's configuration can only name it")
+            raise UserError(name, values[name], "must be given by name in a federation, not as a Python object")
     del values["seeds"]
     flat = {"method.name": values["method"]["name"], "seed": experiment.seeds[0]}
     return flat | dict(_flatten(values | {"federation": asdict(federation)}))
 
 
 def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, ConfigValue]]:
+    """Yield the dotted key and the value of every entry of nested mappings, except None."""
     for name, value in values.items():
         if isinstance(value, Mapping):
             yield from _flatten(value, f"{prefix}{name}.")
         elif isinstance(value, list | tuple):
-            raise UserError(f"{prefix}{name}: Flower's configuration has no lists")
+            raise UserError(None, f"{prefix}{name}", "Flower's configuration has no lists")
         elif value is not None:
             yield f"{prefix}{name}", value
 
 
-def from_run_config(flat: Mapping[str, ConfigValue]) -> tuple[Experiment, FederationOptions]:
-    """The inverse; everything is checked as if it came from the command line."""
+def from_run_config(run_config: Mapping[str, ConfigValue]) -> tuple[Experiment, FederationOptions]:
+    """Return the experiment and the federation's options that a run configuration describes.
+
+    This is the inverse of `to_run_config`. Raises UserError if a key is unknown or a value is not allowed.
+    """
+    values = _nest(run_config)
+    if "probes" in values:
+        refuse_probes(str(values["probes"]).split())
+    federation = _federation_options(values.pop("federation", {}))
+    seed = values.pop("seed", 0)
+    experiment = experiment_from_dict(values | {"seeds": [seed]})
+    experiment.check()
+    if federation.secure:
+        _check_secure(experiment, federation)
+    return experiment, federation
+
+
+def _nest(flat: Mapping[str, ConfigValue]) -> dict[str, Any]:
+    """Return nested dicts from dotted keys."""
     values: dict[str, Any] = {}
     for key, value in flat.items():
         *parents, name = key.split(".")
@@ -87,40 +134,40 @@ def from_run_config(flat: Mapping[str, ConfigValue]) -> tuple[Experiment, Federa
         for parent in parents:
             level = level.setdefault(parent, {})
         level[name] = value
-    if "probes" in values:
-        refuse_probes(str(values["probes"]).split())
-    own = _federation(values.pop("federation", {}))
-    seed = values.pop("seed", 0)
-    experiment = experiment_from_dict(values | {"seeds": [seed]}, "run config")
-    experiment.check()
-    if own.secure:
-        _check_secure(experiment, own)
-    return experiment, own
+    return values
 
 
-def check_reachable(own: FederationOptions, cohort: int, clients: int) -> None:
-    """Refuse to wait for nodes or replies of which there can never be so many."""
-    if own.min_nodes > clients:
-        raise UserError(f"federation.min_nodes {own.min_nodes}: must be at most the number of clients, {clients}")
-    if own.min_replies > cohort:
-        raise UserError(f"federation.min_replies {own.min_replies}: must be at most the cohort, {cohort}")
+def check_reachable(federation: FederationOptions, cohort: int, clients: int) -> None:
+    """Raise UserError if a round would wait for more nodes or replies than there can be.
+
+    Args:
+        federation: the options to check.
+        cohort: clients that are asked in each round.
+        clients: clients in the whole federation.
+    """
+    if federation.min_nodes > clients:
+        raise UserError("min_nodes", federation.min_nodes, f"must be at most the number of clients, {clients}")
+    if federation.min_replies > cohort:
+        raise UserError("min_replies", federation.min_replies, f"must be at most the cohort, {cohort}")
 
 
-def _check_secure(experiment: Experiment, own: FederationOptions) -> None:
-    """A mean of one reply is that reply, and there is one mean only."""
+def _check_secure(experiment: Experiment, federation: FederationOptions) -> None:
+    """Raise UserError if the server could see single replies, or needs more than the plain mean."""
     if experiment.weights != "uniform":
-        raise UserError(f"--weights {experiment.weights}: must be uniform with federation.secure, which gives one mean")
-    for name, value in (("--cohort", experiment.cohort), ("federation.min_nodes", own.min_nodes)):
+        problem = f"must be uniform with {mention('secure')}, which computes only the plain mean"
+        raise UserError("weights", experiment.weights, problem)
+    for name, value in (("cohort", experiment.cohort), ("min_nodes", federation.min_nodes)):
         if value < 2:
-            raise UserError(f"{name} {value}: must be at least 2 with federation.secure, which hides no one alone")
+            raise UserError(
+                name, value, f"must be at least 2 with {mention('secure')}: the mean of one reply is that reply"
+            )
 
 
-def _federation(own: Mapping[str, ConfigValue]) -> FederationOptions:
+def _federation_options(values: Mapping[str, ConfigValue]) -> FederationOptions:
     known = [field.name for field in fields(FederationOptions)]
-    for key in own:
-        if key not in known:
-            raise UserError(f"run config: unknown key 'federation.{key}'{near_miss(key, known)}")
-    federation = FederationOptions(**own)  # type: ignore[arg-type]
-    with keys_for_flags():
-        check(federation)
+    for name in values:
+        if name not in known:
+            raise UserError(None, "run config", f"unknown key 'federation.{name}'{near_miss(name, known)}")
+    federation = FederationOptions(**values)  # type: ignore[arg-type]
+    check(federation)
     return federation

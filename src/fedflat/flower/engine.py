@@ -1,4 +1,7 @@
-"""The engine whose clients are nodes: send each its message, validate the replies, average the valid ones."""
+"""The engine of a federation: send each node its request, validate the replies, average the valid ones.
+
+An invalid reply neither stops a round nor reaches the mean.
+"""
 
 from __future__ import annotations
 
@@ -10,45 +13,58 @@ from flwr.app import RecordDict
 from torch import Tensor
 
 from fedflat.core.local_training import example_messages
+from fedflat.core.method import Method
 from fedflat.core.state import pack_state, stack_states, unpack_state
 from fedflat.core.vectors import norm
 from fedflat.engine.rounds import CohortJob, TrainedCohort, average_replies, choose_cohort
 from fedflat.errors import UserError
 from fedflat.flower.client import class_names
 from fedflat.flower.config import FederationOptions
-from fedflat.flower.messages import ClientInfo, TrainRequest, record_of, record_to_state, sample_kind
+from fedflat.flower.messages import (
+    INFO_KEY,
+    REQUEST_KEY,
+    ClientInfo,
+    TrainRequest,
+    record_to_state,
+    sample_kind,
+    state_to_record,
+)
 from fedflat.flower.nodes import ClientLog, Nodes
 from fedflat.flower.secure_aggregation import secure_mean
-from fedflat.runs.build import RunParts
+from fedflat.runs.build import BuiltRun
 from fedflat.runs.experiment import Experiment
 
 
 class ValidReply(NamedTuple):
-    """A reply that is taken."""
+    """A method's reply that passed validation, and the ClientInfo that came with it."""
 
     reply: Any
-    facts: ClientInfo
+    info: ClientInfo
 
 
 def validate_reply(content: RecordDict, client: int, like: Any, model: Tensor, max_ratio: float) -> ValidReply:
-    """The reply in `content`; raises ValueError that says why it is refused.
+    """Return the reply in `content`; raise ValueError with the reason if it is invalid.
 
-    Names, shapes and types must be those of `like`, all values finite, and no tensor longer than max_ratio times the
-    model (or than max_ratio, where the model is shorter than 1).
+    Args:
+        content: what the node sent.
+        client: the client that was asked.
+        like: a reply of this method; names, shapes and types must be the same.
+        model: the parameters [P] that were sent.
+        max_ratio: no tensor may have a norm above max_ratio · max(1, ‖model‖), and all values must be finite.
     """
-    if "reply" not in content.array_records or "facts" not in content.metric_records:
-        raise ValueError(f"it holds {', '.join(content) or 'nothing'} instead of reply, facts")
-    facts = ClientInfo.read(content["facts"])
-    if facts.client != client:
-        raise ValueError(f"it is signed by client {facts.client}")
+    if "reply" not in content.array_records or INFO_KEY not in content.metric_records:
+        raise ValueError(f"it holds {', '.join(content) or 'nothing'} instead of reply, {INFO_KEY}")
+    info = ClientInfo.read(content[INFO_KEY])
+    if info.client != client:
+        raise ValueError(f"it is signed by client {info.client}")
     reply = record_to_state(content["reply"], like)
     limit = max_ratio * max(1.0, float(norm(model)))
     for name, tensor in pack_state(reply).items():
-        _check_reply(name, tensor, limit)
-    return ValidReply(reply, facts)
+        _check_tensor(name, tensor, limit)
+    return ValidReply(reply, info)
 
 
-def _check_reply(name: str, tensor: Tensor, limit: float) -> None:
+def _check_tensor(name: str, tensor: Tensor, limit: float) -> None:
     bad = int((~torch.isfinite(tensor)).sum())
     if bad:
         raise ValueError(f"{name} has {bad} of {tensor.numel()} values that are not finite")
@@ -58,102 +74,121 @@ def _check_reply(name: str, tensor: Tensor, limit: float) -> None:
 
 
 class LastReply(NamedTuple):
-    """What the server remembers of a client: the turn of its last reply that was taken, -1 for none."""
+    """What the server stores of each client: the turn of its last accepted reply, -1 for none."""
 
     turn: Tensor
 
 
+def _turn(method: Method, job: CohortJob) -> int:
+    """Return the number of an exchange in the whole run."""
+    return job.round * method.exchanges + job.exchange
+
+
 class FlowerEngine:
-    """Clients on nodes. Their states stay there; `job.states` holds what was `Seen` of each instead."""
+    """Trains cohorts on nodes. Clients' states stay there; `job.states` holds a `LastReply` of each client instead.
+
+    Args:
+        experiment: what is trained.
+        federation: the federation's own options.
+        built: the server's model and data.
+        nodes: the connected nodes.
+        log: where the outcome of every request is logged.
+    """
 
     def __init__(
-        self,
-        experiment: Experiment,
-        federation: FederationOptions,
-        assembly: RunParts,
-        fleet: Nodes,
-        journal: ClientLog,
+        self, experiment: Experiment, federation: FederationOptions, built: BuiltRun, nodes: Nodes, log: ClientLog
     ) -> None:
-        self.experiment, self.federation, self.fleet, self.journal = experiment, federation, fleet, journal
-        self.dataset = assembly.dataset
+        self.experiment, self.federation, self.nodes, self.log = experiment, federation, nodes, log
+        self.dataset = built.dataset
         self.names = class_names(experiment.dataset, self.dataset.classes)
-        self.like = example_messages(experiment.method, assembly.starts[0])[1]
-        self.asked: list[int] = []
+        self.like = example_messages(experiment.method, built.initial_params[0])[1]
+        self.asked: list[int] = []  # the clients of the round's first exchange
 
     def prepare(self, rounds: Sequence[Sequence[int]]) -> None:
-        """Nodes prepare themselves."""
+        """Do nothing: nodes prepare themselves."""
 
     def train(self, jobs: Sequence[CohortJob]) -> list[TrainedCohort]:
         """Run one exchange."""
         return [self._train(job) for job in jobs]
 
     def _train(self, job: CohortJob) -> TrainedCohort:
-        """Ask until enough replies are good; those that are stay so, but a secret mean is asked of all anew."""
-        good: dict[int, ValidReply] = {}
+        """Ask clients until there are enough valid replies; raise UserError after too many attempts.
+
+        Clients with a valid reply are not asked again, except under secure aggregation, where all are.
+        """
+        valid: dict[int, ValidReply] = {}
         for _ in range(self.federation.attempts):
-            clients = self._choose(job)
+            clients = self._choose_clients(job)
             if self.federation.secure:
-                good = self._ask_for_the_mean(job, clients)
+                valid = self._request_secure_mean(job, clients)
             else:
-                good |= self._ask(job, [client for client in clients if client not in good])
-            if len(good) >= self.federation.min_replies:
-                return self._average(job, good)
-        raise UserError(
-            f"round {job.round + 1}: {len(good)} good replies, {self.federation.min_replies} are needed; "
+                valid |= self._request_replies(job, [client for client in clients if client not in valid])
+            if len(valid) >= self.federation.min_replies:
+                return self._average(job, valid)
+        problem = (
+            f"{len(valid)} valid replies, {self.federation.min_replies} are needed; "
             "start the run again to continue from its last round"
         )
+        raise UserError(None, f"round {job.round + 1}", problem)
 
-    def _choose(self, job: CohortJob) -> list[int]:
-        """The clients a simulation would ask; one that is not there is replaced by the next in the same random order.
+    def _choose_clients(self, job: CohortJob) -> list[int]:
+        """Return the cohort of a simulation; the next clients in the same random permutation replace missing ones.
 
-        A second exchange goes to the clients of the first.
+        The second exchange of a round goes to the clients of the first.
         """
-        self.fleet.gather(self.federation.min_nodes, RecordDict({"order": self._order(job, -1).record()}))
+        query = RecordDict({REQUEST_KEY: self._request(job, -1).record()})
+        self.nodes.wait_for(self.federation.min_nodes, query)
         if job.exchange == 0:
-            order = choose_cohort(job.seed, job.round, job.population, job.population)
-            self.asked = [client for client in order if client in self.fleet.nodes][: self.experiment.cohort]
-        return [client for client in self.asked if client in self.fleet.nodes]
+            permutation = choose_cohort(job.seed, job.round, job.population, job.population)
+            connected = [client for client in permutation if client in self.nodes.node_of]
+            self.asked = connected[: self.experiment.cohort]
+        return [client for client in self.asked if client in self.nodes.node_of]
 
-    def _ask(self, job: CohortJob, clients: Sequence[int]) -> dict[int, ValidReply]:
-        """The replies that are good; what becomes of each is written down."""
-        sent, orders = record_of(job.message), self._orders(job, clients)
-        contents = {c: RecordDict({"message": sent, "order": order.record()}) for c, order in orders.items()}
-        answers, good = self.fleet.send(contents, str(job.round + 1)), {}
-        for client, content in answers.replies.items():
+    def _request_replies(self, job: CohortJob, clients: Sequence[int]) -> dict[int, ValidReply]:
+        """Ask clients to train; return the valid replies and log the outcome of every request."""
+        message, requests = state_to_record(job.message), self._requests(job, clients)
+        contents = {c: RecordDict({"message": message, REQUEST_KEY: r.record()}) for c, r in requests.items()}
+        replies, failures = self.nodes.train(contents, str(job.round + 1))
+        valid = {}
+        for client, content in replies.items():
             try:
-                good[client] = validate_reply(content, client, self.like, job.message.params, self.federation.max_ratio)
+                valid[client] = validate_reply(
+                    content, client, self.like, job.message.params, self.federation.max_ratio
+                )
             except ValueError as error:
-                answers.failures[client] = f"its reply is refused: {error}"
-        self._report(job, good, answers.failures)
-        return good
+                failures[client] = f"its reply is refused: {error}"
+        self._log_replies(job, valid, failures)
+        return valid
 
-    def _ask_for_the_mean(self, job: CohortJob, clients: Sequence[int]) -> dict[int, ValidReply]:
-        """The same where replies are masked: the mean stands for each of them."""
-        client_at = {self.fleet.nodes[client]: client for client in clients}
-        orders = {self.fleet.nodes[client]: order for client, order in self._orders(job, clients).items()}
-        shapes = {name: tuple(tensor.shape) for name, tensor in pack_state(self.like).items()}
-        sent, timeout = record_of(job.message), self.federation.round_timeout
-        found = secure_mean(self.fleet.grid, sent, orders, shapes, job.round + 1, timeout)
-        named = zip(pack_state(self.like).items(), found.mean, strict=False)
-        mean = {name: torch.from_numpy(values).to(like).view_as(like) for (name, like), values in named}
-        good = {
-            client_at[node]: ValidReply(unpack_state(self.like, mean), facts) for node, facts in found.facts.items()
+    def _request_secure_mean(self, job: CohortJob, clients: Sequence[int]) -> dict[int, ValidReply]:
+        """Do the same under secure aggregation; the mean takes the place of every reply that is in it."""
+        node_of = self.nodes.node_of
+        client_at = {node_of[client]: client for client in clients}
+        requests = {node_of[client]: request for client, request in self._requests(job, clients).items()}
+        like = pack_state(self.like)
+        shapes = {name: tuple(tensor.shape) for name, tensor in like.items()}
+        message, timeout = state_to_record(job.message), self.federation.round_timeout
+        result = secure_mean(self.nodes.grid, message, requests, shapes, job.round + 1, timeout)
+        arrays = zip(like.items(), result.mean, strict=False)  # no arrays without a mean
+        mean = {name: torch.from_numpy(array).to(tensor).view_as(tensor) for (name, tensor), array in arrays}
+        valid = {
+            client_at[node]: ValidReply(unpack_state(self.like, mean), info) for node, info in result.infos.items()
         }
-        self._report(job, good, {client_at[node]: reason for node, reason in found.failures.items()})
-        return good
+        self._log_replies(job, valid, {client_at[node]: reason for node, reason in result.failures.items()})
+        return valid
 
-    def _orders(self, job: CohortJob, clients: Sequence[int]) -> dict[int, TrainRequest]:
-        turns = job.states.gather(clients).turn.tolist() if clients else []
-        return {client: self._order(job, int(turn)) for client, turn in zip(clients, turns, strict=True)}
+    def _requests(self, job: CohortJob, clients: Sequence[int]) -> dict[int, TrainRequest]:
+        accepted = job.states.gather(clients).turn.tolist() if clients else []
+        return {client: self._request(job, int(turn)) for client, turn in zip(clients, accepted, strict=True)}
 
-    def _order(self, job: CohortJob, accepted: int) -> TrainRequest:
-        data, turn = self.dataset, job.round * self.experiment.method.exchanges + job.exchange
+    def _request(self, job: CohortJob, accepted: int) -> TrainRequest:
+        data = self.dataset
         return TrainRequest(
-            run=self.journal.run,
+            run=self.log.run,
             seed=job.seed,
             round=job.round,
             exchange=job.exchange,
-            turn=turn,
+            turn=_turn(self.experiment.method, job),
             accepted=accepted,
             population=job.population,
             classes=data.classes,
@@ -163,20 +198,20 @@ class FlowerEngine:
             std=list(data.std),
         )
 
-    def _report(self, job: CohortJob, good: dict[int, ValidReply], failures: dict[int, str]) -> None:
-        lost = {client: "its state was gone, it began afresh" for client, each in good.items() if each.facts.lost}
-        for client in [*good, *failures]:
+    def _log_replies(self, job: CohortJob, valid: dict[int, ValidReply], failures: dict[int, str]) -> None:
+        lost = {client: "its state was gone, it began afresh" for client, each in valid.items() if each.info.lost}
+        for client in [*valid, *failures]:
             note = failures.get(client) or lost.get(client, "")
-            self.journal.write(job, client, self.fleet.name(client), client in good, note)
+            self.log.client_asked(job, client, self.nodes.name(client), client in valid, note)
 
-    def _average(self, job: CohortJob, good: dict[int, ValidReply]) -> TrainedCohort:
-        """Means over the good replies, in the order in which a simulation would sum them."""
-        order = choose_cohort(job.seed, job.round, job.population, job.population)
-        clients = [client for client in order if client in good]
-        examples = [good[client].facts.examples for client in clients]
+    def _average(self, job: CohortJob, valid: dict[int, ValidReply]) -> TrainedCohort:
+        """Return the means of the valid replies, summed in the order of a simulation, and store the clients' turns."""
+        permutation = choose_cohort(job.seed, job.round, job.population, job.population)
+        clients = [client for client in permutation if client in valid]
+        examples = [valid[client].info.examples for client in clients]
         values = examples if self.experiment.weights == "examples" else [1] * len(clients)
         weights = torch.tensor(values, dtype=job.weights.dtype, device=job.weights.device)
-        turn = job.round * self.experiment.method.exchanges + job.exchange
+        turn = _turn(self.experiment.method, job)
         job.states.scatter(clients, LastReply(torch.full((len(clients),), turn)))
-        replies = stack_states([good[client].reply for client in clients])
+        replies = stack_states([valid[client].reply for client in clients])
         return TrainedCohort(average_replies(replies, job._replace(clients=clients, weights=weights)), torch.empty(0))

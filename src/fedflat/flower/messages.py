@@ -1,11 +1,15 @@
-"""What travels between server and nodes, as Flower's records of named arrays (32-bit floats, 64-bit integers)."""
+"""What server and nodes send each other, as Flower's records: named arrays, requests to clients, and their answers.
+
+Arrays are 32-bit floats or 64-bit integers. A request goes with the method's message to the client; a ClientInfo comes
+with its reply.
+"""
 
 from __future__ import annotations
 
 import io
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -17,126 +21,145 @@ from torch import Tensor
 from fedflat.core.state import pack_state, unpack_state
 from fedflat.data.dataset import Dataset
 
+REQUEST_KEY, INFO_KEY = "order", "facts"  # records in a message's content; nodes of older versions know these names
 WIRE_TYPES = (torch.float32, torch.int64)
-
-
-NPY_HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+NPY_HEADER_READERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
 
 class MalformedRecord(ValueError):
-    """A record that is not what was asked for; the message says in what."""
+    """A record does not have the expected arrays; the message says how it differs."""
 
 
-def record_of(state: Any) -> ArrayRecord:
-    """The tensors of a (nested) NamedTuple under their dotted names."""
+def state_to_record(state: Any) -> ArrayRecord:
+    """Return the tensors of a (nested) NamedTuple under their dotted names."""
     return tensors_to_record(pack_state(state))
 
 
-def tensors_to_record(named: Mapping[str, Tensor]) -> ArrayRecord:
-    """Named tensors as a record; Flower cannot carry bfloat16, and no method needs another type."""
-    for name, tensor in named.items():
+def tensors_to_record(tensors: Mapping[str, Tensor]) -> ArrayRecord:
+    """Return named tensors as a record; raise MalformedRecord for types other than WIRE_TYPES.
+
+    Flower cannot send bfloat16, and no method sends another type.
+    """
+    for name, tensor in tensors.items():
         if tensor.dtype not in WIRE_TYPES:
             raise MalformedRecord(f"{name} has type {tensor.dtype}, allowed are float32 and int64")
-    return ArrayRecord({name: Array(np.array(tensor.detach().cpu().numpy())) for name, tensor in named.items()})
+    return ArrayRecord({name: Array(np.array(tensor.detach().cpu().numpy())) for name, tensor in tensors.items()})
 
 
-def record_to_tensors(given: ArrayRecord) -> dict[str, Tensor]:
-    """The inverse of `arrays`."""
-    return {name: torch.from_numpy(np.array(array.numpy())) for name, array in given.items()}
+def record_to_tensors(record: ArrayRecord) -> dict[str, Tensor]:
+    """Return the tensors of a record; the inverse of `tensors_to_record`."""
+    return {name: torch.from_numpy(np.array(array.numpy())) for name, array in record.items()}
 
 
-def record_to_state(given: ArrayRecord, like: Any) -> Any:
-    """The state with the structure of `like`; raises Malformed unless names, shapes and types are the same."""
+def record_to_state(record: ArrayRecord, like: Any) -> Any:
+    """Return the record's arrays as a NamedTuple with the structure and devices of `like`.
+
+    Raises MalformedRecord unless names, shapes and types are those of `like`.
+    """
     expected = pack_state(like)
-    if given.keys() != expected.keys():
-        raise MalformedRecord(f"it holds {', '.join(given) or 'nothing'} instead of {', '.join(expected)}")
-    named = {}
-    for name, array in given.items():
-        named[name] = _tensor(name, array, expected[name])
-    return unpack_state(like, named)
-
-
-def _tensor(name: str, array: Array, like: Tensor) -> Tensor:
-    """One array, which must look like `like`."""
-    wanted = str(like.dtype).removeprefix("torch.")
-    return torch.from_numpy(decode_npy(name, array.data, wanted, tuple(like.shape))).to(like.device)
+    if record.keys() != expected.keys():
+        raise MalformedRecord(f"it holds {', '.join(record) or 'nothing'} instead of {', '.join(expected)}")
+    tensors = {}
+    for name, array in record.items():
+        dtype, shape = str(expected[name].dtype).removeprefix("torch."), tuple(expected[name].shape)
+        tensors[name] = torch.from_numpy(decode_npy(name, array.data, dtype, shape)).to(expected[name].device)
+    return unpack_state(like, tensors)
 
 
 def decode_npy(name: str, data: bytes, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
-    """The array in the bytes of an .npy file; raises Malformed for any others.
+    """Return the array in the bytes of an .npy file; raise MalformedRecord if they are not one of this type and shape.
 
-    They come from another machine: nothing is allocated before their header is known to say `dtype` and `shape`.
+    The bytes come from another machine. So the header is checked before any memory is allocated for the values.
+
+    Args:
+        name: what errors call the array.
+        data: the bytes.
+        dtype: the expected type, as numpy writes it ("float32").
+        shape: the expected shape.
     """
     file = io.BytesIO(data)
     try:
         version = npy.read_magic(file)
-        found, columns_first, type_found = NPY_HEADERS[version](file)
-    except Exception as error:  # numpy raises a dozen kinds, and all of them are the sender's fault
+        found_shape, fortran_order, found_type = NPY_HEADER_READERS[version](file)
+    except Exception as error:  # numpy raises a dozen kinds of exceptions, and the sender is at fault for all of them
         raise MalformedRecord(f"{name} cannot be read ({type(error).__name__}: {error})") from None
-    if (type_found.name, found) != (dtype, shape):
-        raise MalformedRecord(f"{name} is {type_found.name} {list(found)} instead of {dtype} {list(shape)}")
+    if (found_type.name, found_shape) != (dtype, shape):
+        raise MalformedRecord(f"{name} is {found_type.name} {list(found_shape)} instead of {dtype} {list(shape)}")
     values = data[file.tell() :]
-    if len(values) != math.prod(shape) * type_found.itemsize:
+    if len(values) != math.prod(shape) * found_type.itemsize:
         raise MalformedRecord(f"{name} cannot be read ({len(values)} bytes of values)")
-    ordered = np.frombuffer(values, type_found).reshape(shape, order="F" if columns_first else "C")
-    return ordered.astype(dtype)
+    array = np.frombuffer(values, found_type).reshape(shape, order="F" if fortran_order else "C")
+    return array.astype(dtype)
 
 
 def sample_kind(data: Dataset) -> str:
-    """What a sample is; pixels from 0 to 255 (uint8) and floats are normalised differently, so it has the type too."""
+    """Return type and shape of a sample, such as "uint8 [1, 28, 28]".
+
+    The type matters because pixels from 0 to 255 (uint8) and floats are normalised differently.
+    """
     return f"{str(data.x.dtype).removeprefix('torch.')} {list(data.shape)}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainRequest:
-    """One client's work in one exchange, and what all must agree on about the data."""
+    """What a client needs to know besides the method's message: the exchange, and the properties of all clients' data.
+
+    The field names are also names in the records that are sent.
+    """
 
     run: str
+    """Random name of the run, under which nodes store their clients' states."""
     seed: int
     round: int
+    """Round, counted from 0."""
     exchange: int
+    """Exchange within the round, counted from 0."""
     turn: int
+    """Number of this exchange in the whole run: round · exchanges per round + exchange."""
     accepted: int
-    """Turn of the client's last reply that the server took, -1 for none."""
+    """Turn of the client's last reply that the server accepted, -1 for none."""
     population: int
+    """Clients in the whole federation."""
     classes: int
     names: list[str]
-    """What the classes are called, in the order of their labels."""
+    """Names of the classes, in the order of their labels."""
     samples: str
-    """Type and shape of a sample."""
+    """Type and shape of a sample, see `sample_kind`."""
     mean: list[float]
+    """Mean of each channel, by which all clients normalise."""
     std: list[float]
+    """Standard deviation of each channel, by which all clients normalise."""
 
     def record(self) -> ConfigRecord:
-        """As a record."""
-        return ConfigRecord({field.name: getattr(self, field.name) for field in fields(self)})
+        """Return the request as a record."""
+        return ConfigRecord(asdict(self))
 
     @classmethod
-    def read(cls, given: ConfigRecord) -> TrainRequest:
-        """The inverse."""
-        return cls(**{field.name: given[field.name] for field in fields(cls)})
+    def read(cls, record: ConfigRecord) -> TrainRequest:
+        """Return the request in a record."""
+        return cls(**{field.name: record[field.name] for field in fields(cls)})
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClientInfo:
-    """Who replies, and with how much work behind it."""
+    """Which client replies, and on how many examples it trains. The field names are also names in the records."""
 
     client: int
     examples: int
     lost: int = 0
-    """1 where the state that the server counts on is gone and the client began afresh."""
+    """1 if the client did not find the state that belongs to its last accepted reply and began with the initial one."""
 
     def record(self) -> MetricRecord:
-        """As a record."""
-        return MetricRecord({field.name: getattr(self, field.name) for field in fields(self)})
+        """Return the information as a record."""
+        return MetricRecord(asdict(self))
 
     @classmethod
-    def read(cls, given: Any) -> ClientInfo:
-        """The inverse; raises ValueError for what is no such record."""
-        said = {field.name: given.get(field.name) for field in fields(cls)}
-        if wrong := [f"{name} = {value!r:.40}" for name, value in said.items() if type(value) is not int or value < 0]:
+    def read(cls, record: Any) -> ClientInfo:
+        """Return the information in a record; raise ValueError unless it holds plausible numbers."""
+        values = {field.name: record.get(field.name) for field in fields(cls)}
+        if wrong := [f"{name} = {v!r:.40}" for name, v in values.items() if type(v) is not int or v < 0]:
             raise ValueError(f"it does not say who it is from ({', '.join(wrong)})")
-        facts = cls(**said)
-        if facts.examples < 1:
-            raise ValueError(f"it says it comes from {facts.examples} examples")
-        return facts
+        info = cls(**values)
+        if info.examples < 1:
+            raise ValueError(f"it says it comes from {info.examples} examples")
+        return info

@@ -1,4 +1,4 @@
-"""The nodes of a federation: which client each of them is, messages to them, and a log of who took part."""
+"""The nodes of a federation: which client each of them is, messages to them, and a log of which clients took part."""
 
 from __future__ import annotations
 
@@ -14,60 +14,64 @@ from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from fedflat.engine.rounds import CohortJob
-from fedflat.flower.messages import ClientInfo
-from fedflat.runs.folder import read_metrics, write_atomically
+from fedflat.flower.messages import INFO_KEY, ClientInfo
+from fedflat.runs.folder import read_json_lines, write_atomically
 
-FIRST_PAUSE, LONGEST_PAUSE = (
-    0.2,
-    1.0,
-)  # seconds between looks for replies, at first and in the end; Flower's own loop takes 3
-
-
-APP_ERROR_CODES = (ErrorCode.LOAD_CLIENT_APP_EXCEPTION, ErrorCode.CLIENT_APP_RAISED_EXCEPTION)  # asking again is no use
-
-
-SECONDS_BETWEEN_CHECKS = 2.0  # seconds between two looks for nodes that restarted
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.2, 1.0  # seconds between two polls for replies; Flower's own loop waits 3
+RESTART_CHECK_SECONDS = 2.0  # between two checks whether a node has restarted since it was sent its message
+NODE_CHECK_SECONDS = 1.0  # between two checks for new nodes
+QUERY_TIMEOUT_SECONDS = 120.0  # within which a node must say which client it is
+TRAIN_WITHOUT_MASKS = f"{MessageType.TRAIN}.open"  # the message type "train" alone belongs to SecAgg+
+APP_ERROR_CODES = (ErrorCode.LOAD_CLIENT_APP_EXCEPTION, ErrorCode.CLIENT_APP_RAISED_EXCEPTION)  # do not ask again
 
 
 class NodeReplies(NamedTuple):
-    """Contents of the replies, and why there are no others; by node."""
+    """Contents of the replies, and for each other node or client the reason why it has none."""
 
     replies: dict[int, RecordDict]
     failures: dict[int, str]
 
 
 class Exchange:
-    """Sends each node its content and collects the replies."""
+    """Sends each node a message and collects the replies.
+
+    Args:
+        grid: Flower's grid.
+        contents: the content for each node.
+        kind: Flower's message type.
+        group: Flower's group id, by which the messages can be told apart in its log.
+        timeout: seconds to wait for replies.
+    """
 
     def __init__(self, grid: Grid, contents: Mapping[int, RecordDict], kind: str, group: str, timeout: float) -> None:
         self.grid, self.contents, self.kind, self.group, self.timeout = grid, contents, kind, group, timeout
-        self.answers = NodeReplies({}, {})
-        self.answered: set[int] = set()  # nodes whose app replied, be it with an error
-        self._waiting: dict[str, int] = {}  # message → node
-        self._since: dict[int, str] = {}  # node → when it was activated as it was sent its message
+        self.result = NodeReplies({}, {})
+        self.answered: set[int] = set()  # nodes whose app replied, even if with an error
+        self._waiting: dict[str, int] = {}  # message id → node
+        self._activated: dict[int, str] = {}  # node → its activation time when it was sent its message
 
     def run(self) -> NodeReplies:
-        """Wait until every node has answered or failed, or the time is over."""
+        """Wait until every node has replied or failed, or until the timeout, and return the replies by node."""
         self._push(list(self.contents), online_nodes(self.grid))
-        end, looked, pause = time.monotonic() + self.timeout, time.monotonic(), polling_pauses()
+        end, checked, pauses = time.monotonic() + self.timeout, time.monotonic(), polling_pauses()
         self._pull()
         while self._waiting and time.monotonic() < end:
-            if time.monotonic() - looked > SECONDS_BETWEEN_CHECKS:
-                self._again()
-                looked = time.monotonic()
-            time.sleep(next(pause))
+            if time.monotonic() - checked > RESTART_CHECK_SECONDS:
+                self._resend_after_restart()
+                checked = time.monotonic()
+            time.sleep(next(pauses))
             self._pull()
         late = dict.fromkeys(self._waiting.values(), f"no reply within {self.timeout:g} s")
-        return NodeReplies(self.answers.replies, self.answers.failures | late)
+        return NodeReplies(self.result.replies, self.result.failures | late)
 
-    def _push(self, nodes: list[int], now: Mapping[int, str]) -> None:
+    def _push(self, nodes: list[int], online: Mapping[int, str]) -> None:
         for node in nodes:
             message = Message(self.contents[node], node, self.kind, ttl=self.timeout, group_id=self.group)
-            (number,) = list(self.grid.push_messages([message])) or [None]
-            if number:
-                self._waiting[number], self._since[node] = node, now.get(node, "")
+            (message_id,) = list(self.grid.push_messages([message])) or [None]
+            if message_id:
+                self._waiting[message_id], self._activated[node] = node, online.get(node, "")
             else:
-                self.answers.failures[node] = "the message could not be sent"
+                self.result.failures[node] = "the message could not be sent"
 
     def _pull(self) -> None:
         for reply in self.grid.pull_messages(list(self._waiting)) if self._waiting else []:
@@ -77,145 +81,170 @@ class Exchange:
             if not reply.has_error() or reply.error.code in APP_ERROR_CODES:
                 self.answered.add(node)
             if reply.has_error():
-                self.answers.failures[node] = reply.error.reason or f"error {reply.error.code}"
+                self.result.failures[node] = reply.error.reason or f"error {reply.error.code}"
             else:
-                self.answers.replies[node] = reply.content
-            self._waiting = {number: other for number, other in self._waiting.items() if other != node}
+                self.result.replies[node] = reply.content
+            self._waiting = {message_id: other for message_id, other in self._waiting.items() if other != node}
 
-    def _again(self) -> None:
-        """A node that was started again has forgotten its message; it is sent once more."""
-        now, since = online_nodes(self.grid), self._since
-        self._push([node for node in {*self._waiting.values()} if now.get(node, since[node]) != since[node]], now)
+    def _resend_after_restart(self) -> None:
+        """Send the message again to nodes that have restarted: a restarted node has lost its message."""
+        online, activated = online_nodes(self.grid), self._activated
+        waiting = {*self._waiting.values()}
+        self._push([node for node in waiting if online.get(node, activated[node]) != activated[node]], online)
 
 
 def polling_pauses() -> Iterator[float]:
-    """Short ones, then longer ones: who has waited for a minute can wait for another second."""
-    pause = FIRST_PAUSE
+    """Yield the seconds to wait before each poll, growing from SHORTEST_PAUSE to LONGEST_PAUSE."""
+    pause = SHORTEST_PAUSE
     while True:
         yield pause
         pause = min(LONGEST_PAUSE, 1.1 * pause)
 
 
 def online_nodes(grid: Grid) -> dict[int, str]:
-    """The nodes that are connected and when each was last activated."""
+    """Return the connected nodes and the time at which each was last activated."""
     return {node.node_id: node.last_activated_at for node in grid.get_nodes()}
 
 
 class ClientLog:
-    """Notes about clients. `run` is the name under which nodes keep this run's states."""
+    """The log of which clients took part, which did not and why: clients.jsonl and Flower's log.
+
+    Args:
+        path: the file clients.jsonl. A run that continues appends to it; an incomplete last line is removed.
+        run: the name under which nodes store this run's states.
+    """
 
     def __init__(self, path: Path, run: str) -> None:
-        """Goes on with the notes of an interrupted run, without a line that a crash tore."""
         self.path, self.run = path, run
-        write_atomically(path, "".join(json.dumps(row) + "\n" for row in read_metrics(path)))
-        self.log = logging.getLogger("flwr")
+        write_atomically(path, "".join(json.dumps(row) + "\n" for row in read_json_lines(path)))
+        self.logger = logging.getLogger("flwr")
 
-    def say(self, text: str) -> None:
-        """A line for those who watch."""
-        self.log.info("%s", text)
+    def info(self, text: str) -> None:
+        """Write a line to Flower's log only."""
+        self.logger.info("%s", text)
 
-    def replace(self, client: int, old: int, new: int) -> None:
-        """Two nodes claim to be one client: a node that moved, a mistake, or a theft."""
+    def node_replaced(self, client: int, old: int, new: int) -> None:
+        """Log that two connected nodes claim the same client: it moved, or one of them is wrong or an attacker."""
         note = f"node {new} takes the place of node {old}, which is still connected"
         self._append({"client": client, "note": note})
-        self.log.warning("client %s: %s", client, note)
+        self.logger.warning("client %s: %s", client, note)
 
-    def turn_away(self, node: int, reason: str) -> None:
-        """A node that did not say which client it is, or cannot be one."""
+    def node_rejected(self, node: int, reason: str) -> None:
+        """Log that a node did not say which client it is, or cannot be one."""
         self._append({"node": node, "note": f"takes no part: {reason}"})
-        self.log.warning("node %s: takes no part: %s", node, reason)
+        self.logger.warning("node %s: takes no part: %s", node, reason)
 
-    def write(self, job: CohortJob, client: int, name: str, accepted: bool, note: str) -> None:
-        """What became of one client's part in an exchange."""
+    def client_asked(self, job: CohortJob, client: int, name: str, accepted: bool, note: str) -> None:
+        """Log the outcome of a request to a client.
+
+        Args:
+            job: the exchange.
+            client: number of the client.
+            name: the client and its node, for Flower's log.
+            accepted: whether its reply counts.
+            note: why not, or what else is to be known; "" for nothing.
+        """
         row = {"round": job.round + 1, "exchange": job.exchange, "client": client, "accepted": accepted, "note": note}
         self._append(row)
         if note:
-            self.log.warning("round %s, %s: %s", job.round + 1, name, note)
+            self.logger.warning("round %s, %s: %s", job.round + 1, name, note)
 
-    def cohorts(self) -> list[list[int]]:
-        """Who was asked, round by round; a round that was played again counts again."""
-        return [[row["client"]] for row in read_metrics(self.path) if row.get("exchange") == 0]
+    def asked_clients(self) -> list[list[int]]:
+        """Return [client] for each time that a client was asked in a round; requests of repeated rounds count again."""
+        return [[row["client"]] for row in read_json_lines(self.path) if row.get("exchange") == 0]
 
     def _append(self, row: dict[str, Any]) -> None:
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
 
 
-HELLO = 120.0  # seconds a node has to say who it is
-
-
-OPEN = f"{MessageType.TRAIN}.open"  # plain "train" is SecAgg+'s
-
-
-PAUSE = 1.0  # seconds between two looks for more nodes
-
-
 class Nodes:
-    """Who is there. `counts[k]` is how many samples client k holds, 0 until it has said so."""
+    """The connected nodes, by client.
 
-    def __init__(self, grid: Grid, counts: list[int], timeout: float, journal: ClientLog) -> None:
-        self.grid, self.counts, self.timeout, self.journal = grid, counts, timeout, journal
-        self.nodes: dict[int, int] = {}  # client → node
-        self._known: dict[int, str] = {}  # node that has answered → when it was last activated
-        self._claims: dict[int, int] = {}  # node → the client it says it is, also where a newer one counts
+    Args:
+        grid: Flower's grid.
+        examples: the number of samples of each client, 0 until it is known; updated here as clients connect.
+        timeout: seconds to wait for nodes and for replies.
+        log: where nodes that connect, are replaced or rejected are logged.
+    """
+
+    def __init__(self, grid: Grid, examples: list[int], timeout: float, log: ClientLog) -> None:
+        self.grid, self.examples, self.timeout, self.log = grid, examples, timeout, log
+        self.node_of: dict[int, int] = {}  # client → node
+        self._answered: dict[int, str] = {}  # node that has answered the query → its activation time then
+        self._claims: dict[int, int] = {}  # node → the client that it claims to be, even if a newer node counts
 
     def name(self, client: int) -> str:
-        """A client and its node, for messages."""
-        return f"client {client} (node {self.nodes.get(client, 'gone')})"
+        """Return a client and its node, for messages."""
+        return f"client {client} (node {self.node_of.get(client, 'gone')})"
 
-    def gather(self, enough: int, hello: RecordDict) -> None:
-        """Wait until `enough` clients are connected, but not longer than the timeout."""
-        end = time.monotonic() + self.timeout
-        self.look(hello)
-        if len(self.nodes) < enough:
-            self.journal.say(f"{len(self.nodes)} of {enough} clients connected, waiting")
-        while len(self.nodes) < enough and time.monotonic() < end:
-            time.sleep(PAUSE)
-            self.look(hello)
+    def wait_for(self, count: int, query: RecordDict) -> None:
+        """Wait until `count` clients are connected, but no longer than the timeout.
 
-    def look(self, hello: RecordDict) -> None:
-        """Forget who left or was started again; ask who has not answered since then, or claims a client without a node.
-
-        A node that answered that it cannot take part is not asked again.
+        Args:
+            count: number of clients.
+            query: content of the message that asks new nodes which client they are.
         """
-        now = online_nodes(self.grid)
-        self.nodes = {client: node for client, node in self.nodes.items() if self._known.get(node) == now.get(node)}
-        spare = [node for node, client in self._claims.items() if client not in self.nodes]
-        new = [node for node, since in now.items() if self._known.get(node) != since or node in spare]
-        errand = Exchange(self.grid, dict.fromkeys(new, hello), MessageType.QUERY, "hello", min(HELLO, self.timeout))
-        found = errand.run()
-        self._known = {node: since for node, since in now.items() if node not in new or node in errand.answered}
-        self._claims = {node: client for node, client in self._claims.items() if node in now and node not in new}
-        for node, content in found.replies.items():
-            self._admit(node, content)
-        for node, reason in found.failures.items():
-            self.journal.turn_away(node, reason)
+        end = time.monotonic() + self.timeout
+        self.update(query)
+        if len(self.node_of) < count:
+            self.log.info(f"{len(self.node_of)} of {count} clients connected, waiting")
+        while len(self.node_of) < count and time.monotonic() < end:
+            time.sleep(NODE_CHECK_SECONDS)
+            self.update(query)
 
-    def _facts(self, content: RecordDict) -> ClientInfo:
-        """What a node says of itself; raises ValueError or KeyError where that is nonsense."""
-        facts = ClientInfo.read(content["facts"])
-        if facts.client >= len(self.counts):
-            raise ValueError(f"it says it is client {facts.client}, there are {len(self.counts)}")
-        return facts
+    def update(self, query: RecordDict) -> None:
+        """Forget nodes that left or restarted, and ask nodes which client they are.
 
-    def _admit(self, node: int, content: RecordDict) -> None:
-        """Take a node's word for which client it is; of two nodes of one client the one activated last counts."""
+        Asked are nodes that have not answered since they were activated, and nodes that claim a client that now has no
+        node. A node that answered that it cannot take part is not asked again.
+        """
+        online = online_nodes(self.grid)
+        self.node_of = {
+            client: node for client, node in self.node_of.items() if self._answered.get(node) == online.get(node)
+        }
+        without_node = [node for node, client in self._claims.items() if client not in self.node_of]
+        asked = [node for node, since in online.items() if self._answered.get(node) != since or node in without_node]
+        timeout = min(QUERY_TIMEOUT_SECONDS, self.timeout)
+        exchange = Exchange(self.grid, dict.fromkeys(asked, query), MessageType.QUERY, "hello", timeout)
+        replies, failures = exchange.run()
+        self._answered = {n: since for n, since in online.items() if n not in asked or n in exchange.answered}
+        self._claims = {n: client for n, client in self._claims.items() if n in online and n not in asked}
+        for node, content in replies.items():
+            self._register(node, content)
+        for node, reason in failures.items():
+            self.log.node_rejected(node, reason)
+
+    def _register(self, node: int, content: RecordDict) -> None:
+        """Assign a node to the client that it claims to be; of two nodes the one activated last counts."""
         try:
-            facts = self._facts(content)
+            info = self._read_info(content)
         except (KeyError, ValueError) as error:
-            self.journal.turn_away(node, str(error))
+            self.log.node_rejected(node, str(error))
             return
-        self._claims[node] = client = facts.client
-        older, newer = sorted((self.nodes.get(client, node), node), key=self._known.__getitem__)
+        self._claims[node] = client = info.client
+        older, newer = sorted((self.node_of.get(client, node), node), key=self._answered.__getitem__)
         if older != newer:
-            self.journal.replace(client, older, newer)
+            self.log.node_replaced(client, older, newer)
         if newer == node:
-            self.nodes[client], self.counts[client] = node, facts.examples
-            self.journal.say(f"{self.name(client)}: connected, {facts.examples} examples")
+            self.node_of[client], self.examples[client] = node, info.examples
+            self.log.info(f"{self.name(client)}: connected, {info.examples} examples")
 
-    def send(self, contents: Mapping[int, RecordDict], group: str) -> NodeReplies:
-        """Let these clients train; the answers are by client."""
-        client_at = {self.nodes[client]: client for client in contents}
-        by_node = {self.nodes[client]: content for client, content in contents.items()}
-        answers = Exchange(self.grid, by_node, OPEN, group, self.timeout).run()
-        return NodeReplies(*({client_at[node]: value for node, value in part.items()} for part in answers))
+    def _read_info(self, content: RecordDict) -> ClientInfo:
+        """Return a node's answer; raise ValueError or KeyError if it is not plausible."""
+        info = ClientInfo.read(content[INFO_KEY])
+        if info.client >= len(self.examples):
+            raise ValueError(f"it says it is client {info.client}, there are {len(self.examples)}")
+        return info
+
+    def train(self, contents: Mapping[int, RecordDict], group: str) -> NodeReplies:
+        """Ask clients to train and return their replies by client.
+
+        Args:
+            contents: the message to each client.
+            group: Flower's group id of the messages.
+        """
+        client_at = {self.node_of[client]: client for client in contents}
+        by_node = {self.node_of[client]: content for client, content in contents.items()}
+        replies = Exchange(self.grid, by_node, TRAIN_WITHOUT_MASKS, group, self.timeout).run()
+        return NodeReplies(*({client_at[node]: value for node, value in part.items()} for part in replies))

@@ -1,7 +1,8 @@
-"""Secure aggregation: Flower's SecAgg+ around an exchange, so that the server learns the mean of the replies only.
+"""Secure aggregation with Flower's SecAgg+: the server learns only the mean of the replies.
 
 Every exchange takes four messages to each client instead of one: keys, shares of keys, the masked reply, and the shares
-that take the masks off the sum. Replies travel as integers: entries between ±RANGE, rounded to RANGE / 2²⁹.
+that remove the masks from the sum. Replies travel as integers: entries between ±CLIP_RANGE, in steps of
+2 · CLIP_RANGE / QUANTIZATION_LEVELS = CLIP_RANGE / 2²⁹.
 """
 
 from __future__ import annotations
@@ -23,59 +24,66 @@ from flwr.server.workflow import SecAggPlusWorkflow
 from flwr.server.workflow.constant import MAIN_CONFIGS_RECORD, MAIN_PARAMS_RECORD, Key
 from flwr.serverapp import Grid
 
-from fedflat.flower.messages import ClientInfo, TrainRequest, decode_npy
+from fedflat.flower.messages import INFO_KEY, REQUEST_KEY, ClientInfo, TrainRequest, decode_npy
 from fedflat.flower.nodes import polling_pauses
 
 CLIP_RANGE = 128.0
-
-
-LEVELS, MODULUS = 2**30, 2**48  # Flower rounds to 32 bits and adds up in 64
-
-
-SHARE = 0.51  # of the clients must stay to the end
+QUANTIZATION_LEVELS, MODULUS = 2**30, 2**48  # Flower rounds to 32 bits and sums in 64
+RECONSTRUCTION_SHARE = 0.51  # share of the clients that must stay to the end of an exchange
 
 
 class PollingGrid:
-    """The one function of a grid that SecAgg+ uses, without its pauses of 3 s and without bad masked replies."""
+    """The one function of a grid that SecAgg+ uses: without Flower's pauses of 3 s, and without invalid masked replies.
 
-    def __init__(self, grid: Grid, result: MeanOnlyStrategy) -> None:
-        self.grid, self.result = grid, result
+    Args:
+        grid: Flower's grid, which sends the messages.
+        strategy: validates the masked replies.
+    """
+
+    def __init__(self, grid: Grid, strategy: MeanOnlyStrategy) -> None:
+        self.grid, self.strategy = grid, strategy
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float) -> list[Message]:
-        """The replies that come in time, errors among them."""
+        """Send messages and return the replies, including errors, that arrive within `timeout` seconds."""
         sent = list(messages)
-        waiting, end, pause = set(self.grid.push_messages(sent)), time.monotonic() + timeout, polling_pauses()
+        waiting, end, pauses = set(self.grid.push_messages(sent)), time.monotonic() + timeout, polling_pauses()
         replies = list(self.grid.pull_messages(list(waiting)))
         while (waiting := waiting - {r.metadata.reply_to_message_id for r in replies}) and time.monotonic() < end:
-            time.sleep(next(pause))
+            time.sleep(next(pauses))
             replies += self.grid.pull_messages(list(waiting))
         masked = sent[0].content[RECORD_KEY_CONFIGS][Protocol.STAGE] == Stage.COLLECT_MASKED_VECTORS
-        return [reply for reply in replies if not masked or reply.has_error() or self.result.takes(reply)]
+        return [reply for reply in replies if not masked or reply.has_error() or self.strategy.accepts(reply)]
 
 
 class MeanOnlyStrategy:
-    """What SecAgg+ asks of a strategy: whom to send what, and a place for the mean.
+    """What SecAgg+ needs of a Flower strategy: it gives the messages to send and receives the mean.
 
-    `shapes` are those of a reply's arrays. Nodes in `failures` have no part in the mean.
+    After the protocol `mean` holds the arrays of the mean (none if too few nodes finished), `infos` the ClientInfo of
+    each node whose reply is in it, and `failures` the reason for each other node.
+
+    Args:
+        message: what the method broadcasts to clients.
+        requests: the request to each node.
+        shapes: shapes of the reply's arrays, by name.
     """
 
     def __init__(
-        self, sent: ArrayRecord, orders: Mapping[int, TrainRequest], shapes: Mapping[str, tuple[int, ...]]
+        self, message: ArrayRecord, requests: Mapping[int, TrainRequest], shapes: Mapping[str, tuple[int, ...]]
     ) -> None:
-        self.sent, self.orders = sent, orders
+        self.message, self.requests = message, requests
         self.shapes = {"its weight": (1,)} | {name: shape or (1,) for name, shape in shapes.items()}
         self.mean: list[np.ndarray] = []
-        self.facts: dict[int, ClientInfo] = {}
-        self.failures: dict[int, str] = dict.fromkeys(orders, "it did not finish secure aggregation")
+        self.infos: dict[int, ClientInfo] = {}
+        self.failures: dict[int, str] = dict.fromkeys(requests, "it did not finish secure aggregation")
 
     def configure_fit(self, *_: Any) -> list[tuple[Any, FitIns]]:
-        """The method's message and each node's order."""
-        parameters = Parameters([array.data for array in self.sent.values()], "numpy.ndarray")
-        orders = {node: {"order": json.dumps(asdict(order))} for node, order in self.orders.items()}
-        return [(SimpleNamespace(node_id=node), FitIns(parameters, order)) for node, order in orders.items()]
+        """Return the method's message with the request to each node."""
+        parameters = Parameters([array.data for array in self.message.values()], "numpy.ndarray")
+        configs = {node: {REQUEST_KEY: json.dumps(asdict(request))} for node, request in self.requests.items()}
+        return [(SimpleNamespace(node_id=node), FitIns(parameters, config)) for node, config in configs.items()]
 
-    def takes(self, reply: Message) -> bool:
-        """Whether a masked reply is as it should be; the masks of one that is not are taken off as if it had left."""
+    def accepts(self, reply: Message) -> bool:
+        """Return whether a masked reply has the right form. If not, SecAgg+ treats its client as one that left."""
         try:
             ClientInfo.read(reply.content["fitres.metrics"])
             masked: Any = reply.content[RECORD_KEY_CONFIGS][Protocol.MASKED_PARAMETERS]
@@ -87,65 +95,84 @@ class MeanOnlyStrategy:
         return True
 
     def aggregate_fit(self, round: int, results: list[Any], failures: Any) -> tuple[None, dict[str, Any]]:
-        """Every result holds the mean; each node's facts are its own."""
+        """Store the mean, which SecAgg+ writes into every result, and each node's ClientInfo."""
         self.mean = parameters_to_ndarrays(results[0][1].parameters)
-        self.facts = {node.node_id: ClientInfo.read(result.metrics) for node, result in results}
-        self.failures = {node: reason for node, reason in self.failures.items() if node not in self.facts}
+        self.infos = {node.node_id: ClientInfo.read(result.metrics) for node, result in results}
+        self.failures = {node: reason for node, reason in self.failures.items() if node not in self.infos}
         return None, {}
 
 
 def secure_mean(
     grid: Grid,
-    sent: ArrayRecord,
-    orders: Mapping[int, TrainRequest],
+    message: ArrayRecord,
+    requests: Mapping[int, TrainRequest],
     shapes: Mapping[str, tuple[int, ...]],
     round: int,
     timeout: float,
 ) -> MeanOnlyStrategy:
-    """Run the protocol; without a mean where too few nodes came to its end."""
-    result = MeanOnlyStrategy(sent, orders, shapes)
+    """Run SecAgg+ with the nodes of `requests` and return the strategy, which holds the mean and the failures.
+
+    Args:
+        grid: Flower's grid.
+        message: what the method broadcasts to clients.
+        requests: the request to each node.
+        shapes: shapes of the reply's arrays, by name.
+        round: number of the round, counted from 1.
+        timeout: seconds for each of the protocol's four messages.
+    """
+    strategy = MeanOnlyStrategy(message, requests, shapes)
     state = RecordDict({MAIN_CONFIGS_RECORD: ConfigRecord({Key.CURRENT_ROUND: round})})
     state[MAIN_PARAMS_RECORD] = ArrayRecord()
-    context = LegacyContext(Context(0, 0, {}, state, {}), strategy=result)
+    context = LegacyContext(Context(0, 0, {}, state, {}), strategy=strategy)
     protocol = SecAggPlusWorkflow(
         num_shares=1.0,
-        reconstruction_threshold=SHARE,
+        reconstruction_threshold=RECONSTRUCTION_SHARE,
         max_weight=1.0,
         clipping_range=CLIP_RANGE,
-        quantization_range=LEVELS,
+        quantization_range=QUANTIZATION_LEVELS,
         modulus_range=MODULUS,
         timeout=timeout,
     )
     try:
-        protocol(PollingGrid(grid, result), context)
-    except Exception as error:  # Flower takes keys and shares as they come; no client may end the run with a bad one
-        result.failures = dict.fromkeys(orders, f"secure aggregation broke off ({type(error).__name__}: {error})")
-    return result
+        protocol(PollingGrid(grid, strategy), context)
+    except Exception as error:  # Flower does not check keys and shares; a client with bad ones must not end the run
+        strategy.failures = dict.fromkeys(requests, f"secure aggregation broke off ({type(error).__name__}: {error})")
+    return strategy
 
 
-def open_request(content: RecordDict, names: Iterable[str]) -> RecordDict:
-    """What a client gets through SecAgg+, as it gets it otherwise."""
-    order = TrainRequest(**json.loads(str(content["fitins.config"]["order"])))
+def content_from_fitins(content: RecordDict, names: Iterable[str]) -> RecordDict:
+    """Return a message that came through SecAgg+ in the form of other messages.
+
+    Args:
+        content: the message's records.
+        names: names of the message's tensors, which SecAgg+ does not send.
+    """
+    request = TrainRequest(**json.loads(str(content["fitins.config"][REQUEST_KEY])))
     arrays = zip(names, content["fitins.parameters"].values(), strict=True)
-    return RecordDict({"message": ArrayRecord(dict(arrays)), "order": order.record()})
+    return RecordDict({"message": ArrayRecord(dict(arrays)), REQUEST_KEY: request.record()})
 
 
-def close_reply(content: RecordDict) -> RecordDict:
-    """A client's reply as SecAgg+ takes it, all of equal weight. No one could refuse a bad one, so it is not sent."""
+def content_to_fitres(content: RecordDict) -> RecordDict:
+    """Return a client's reply in the form that SecAgg+ masks; all clients have the same weight.
+
+    Raises ValueError if an entry is not finite or does not fit: the server could not check it.
+    """
+    arrays = {name: _to_float64(name, array) for name, array in content["reply"].items()}
     return RecordDict(
         {
-            "fitres.parameters": ArrayRecord({name: _carried(name, array) for name, array in content["reply"].items()}),
+            "fitres.parameters": ArrayRecord(arrays),
             "fitres.num_examples": MetricRecord({"num_examples": 1}),
-            "fitres.metrics": ConfigRecord(dict(content["facts"])),
+            "fitres.metrics": ConfigRecord(dict(content[INFO_KEY])),
             "fitres.status": ConfigRecord({"code": 0, "message": ""}),
         }
     )
 
 
-def _carried(name: str, array: Array) -> Array:
-    """In 64 bits, since Flower adds RANGE before it rounds, and with an axis, since it gets scalars wrong."""
+def _to_float64(name: str, array: Array) -> Array:
+    """Return the array in 64 bits, since Flower adds CLIP_RANGE before it rounds, and with an axis, since Flower gets
+    scalars wrong."""
     values = np.atleast_1d(array.numpy().astype(np.float64))
     largest = float(np.abs(values).max())
-    if not largest <= CLIP_RANGE:
+    if not largest <= CLIP_RANGE:  # also true for NaN
         raise ValueError(f"{name} has an entry of size {largest:.3g}, secure aggregation carries up to {CLIP_RANGE:g}")
     return Array(values)

@@ -1,58 +1,132 @@
-"""One file per method, and the wrappers under the names they have around FedAvg. METHODS is the command line's list."""
+"""The methods: one file for each, and METHODS, which finds their classes by the names of the command line.
+
+A wrapper (fedavgm, fedadam, dpfedavg, ...) goes around any method; alone it is around FedAvg. A method's file is
+imported when the method is first used, so that a run imports its own method only.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, MutableMapping
+from importlib import import_module
+from typing import Any, TypeVar
+
 from fedflat.core.method import Method
-from fedflat.methods.adaptive_server import ServerAdagrad, ServerAdam, ServerYogi
-from fedflat.methods.differential_privacy import Private
-from fedflat.methods.fedasam import FedASAM
-from fedflat.methods.fedavg import FedAvg
-from fedflat.methods.fedbabu import FedBABU
-from fedflat.methods.feddyn import FedDyn
-from fedflat.methods.fedgamma import FedGAMMA
-from fedflat.methods.fedgf import FedGF
-from fedflat.methods.fedgloss import FedGloSS
-from fedflat.methods.fednova import FedNova
-from fedflat.methods.fedntd import FedNTD
-from fedflat.methods.fedprox import FedProx
-from fedflat.methods.fedsam import FedSAM
-from fedflat.methods.fedsmoo import FedSMOO
-from fedflat.methods.fedsol import FedSOL
-from fedflat.methods.fedspeed import FedSpeed
-from fedflat.methods.mofedsam import MoFedSAM
-from fedflat.methods.moon import MOON
-from fedflat.methods.naivefedgloss import NaiveFedGloSS
-from fedflat.methods.perfedavg import PerFedAvg
-from fedflat.methods.scaffold import SCAFFOLD
-from fedflat.methods.wrappers import Averaged, ServerMomentum
+from fedflat.errors import UserError
 
-METHODS: dict[str, type[Method]] = {
-    "fedavg": FedAvg,
-    "fedavgm": ServerMomentum,
-    "fedadam": ServerAdam,
-    "fedyogi": ServerYogi,
-    "fedadagrad": ServerAdagrad,
-    "fedswa": Averaged,
-    "dpfedavg": Private,
-    "fedprox": FedProx,
-    "fednova": FedNova,
-    "scaffold": SCAFFOLD,
-    "fedntd": FedNTD,
-    "feddyn": FedDyn,
-    "moon": MOON,
-    "fedsam": FedSAM,
-    "fedasam": FedASAM,
-    "mofedsam": MoFedSAM,
-    "fedgamma": FedGAMMA,
-    "fedsmoo": FedSMOO,
-    "fedspeed": FedSpeed,
-    "fedsol": FedSOL,
-    "fedgf": FedGF,
-    "fedgloss": FedGloSS,
-    "naivefedgloss": NaiveFedGloSS,
-    "perfedavg": PerFedAvg,
-    "fedbabu": FedBABU,
-}
+M = TypeVar("M", bound=type[Method])
 
 
-__all__ = ["METHODS", *(method.__name__ for method in METHODS.values())]
+class MethodRegistry(MutableMapping[str, type[Method]]):
+    """A dict from names to method classes. Built-in classes are imported when they are looked up.
+
+    Args:
+        built_in: "file:Class" for the name of every built-in method, such as "fedsam:FedSAM".
+    """
+
+    def __init__(self, built_in: dict[str, str]) -> None:
+        self._entries: dict[str, str | type[Method]] = dict(built_in)
+
+    def __getitem__(self, name: str) -> type[Method]:
+        entry = self._entries[name]
+        if not isinstance(entry, str):
+            return entry
+        file, _, cls = entry.partition(":")
+        return getattr(import_module(f"{__name__}.{file}"), cls)
+
+    def __setitem__(self, name: str, cls: type[Method]) -> None:
+        self._entries[name] = cls
+
+    def __delitem__(self, name: str) -> None:
+        del self._entries[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def name_of(self, cls: type[Method]) -> str:
+        """Return the name of a method's class in the registry, or the class's own name if it is not registered.
+
+        Args:
+            cls: a method's class.
+        """
+        entries = (f"{cls.__module__.removeprefix(f'{__name__}.')}:{cls.__name__}", cls)
+        return next((name for name, entry in self._entries.items() if entry in entries), cls.__name__)
+
+    def class_named(self, name: str) -> type[Method] | None:
+        """Return the built-in method whose class has this name, None if there is none.
+
+        Args:
+            name: the name of a class, such as "FedSOL".
+        """
+        return next((self[key] for key, entry in self._entries.items() if str(entry).endswith(f":{name}")), None)
+
+    def class_names(self) -> list[str]:
+        """Return the class names of the built-in methods."""
+        return [entry.partition(":")[2] for entry in self._entries.values() if isinstance(entry, str)]
+
+
+METHODS = MethodRegistry(
+    {
+        "fedavg": "fedavg:FedAvg",
+        "fedavgm": "wrappers:ServerMomentum",
+        "fedadam": "wrappers:ServerAdam",
+        "fedyogi": "wrappers:ServerYogi",
+        "fedadagrad": "wrappers:ServerAdagrad",
+        "fedswa": "wrappers:Averaged",
+        "dpfedavg": "differential_privacy:Private",
+        "fedprox": "fedprox:FedProx",
+        "fednova": "fednova:FedNova",
+        "scaffold": "scaffold:SCAFFOLD",
+        "fedntd": "fedntd:FedNTD",
+        "feddyn": "feddyn:FedDyn",
+        "moon": "moon:MOON",
+        "fedsam": "fedsam:FedSAM",
+        "fedasam": "fedasam:FedASAM",
+        "mofedsam": "mofedsam:MoFedSAM",
+        "fedgamma": "fedgamma:FedGAMMA",
+        "fedsmoo": "fedsmoo:FedSMOO",
+        "fedspeed": "fedspeed:FedSpeed",
+        "fedsol": "fedsol:FedSOL",
+        "fedsol-ablation": "fedsol_ablation:FedSOLAblation",
+        "fedgf": "fedgf:FedGF",
+        "fedgloss": "fedgloss:FedGloSS",
+        "naivefedgloss": "naivefedgloss:NaiveFedGloSS",
+        "perfedavg": "perfedavg:PerFedAvg",
+        "fedbabu": "fedbabu:FedBABU",
+    }
+)
+
+
+def register(name: str) -> Callable[[M], M]:
+    """Return a class decorator that adds a method of your own to METHODS: @fedflat.register("fedngd").
+
+    In a program that has imported your module, configuration files and `load_model` find the method by this name.
+
+    Args:
+        name: the method's name. The same class may be registered again, as when a notebook's cell is run twice.
+
+    Raises:
+        UserError: another method has this name.
+    """
+
+    def add(cls: M) -> M:
+        known = METHODS.get(name)
+        if known and (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
+            raise UserError("method", name, f"is the name of {known.__name__} already; choose another")
+        METHODS[name] = cls
+        return cls
+
+    return add
+
+
+def __getattr__(name: str) -> Any:
+    """Return the class of a built-in method, such as FedSOL, and import its file."""
+    cls = METHODS.class_named(name) if name[:1].isupper() else None
+    if cls is None:
+        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+    return cls
+
+
+__all__ = ["METHODS", "MethodRegistry", "register"]

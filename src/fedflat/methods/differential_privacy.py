@@ -1,13 +1,14 @@
-"""DP-FedAvg (McMahan et al., 2018, Algorithm 1): bound what one client can change, and add Gaussian noise to the mean.
+"""DP-FedAvg (McMahan et al., 2018, Algorithm 1): clip the clients' replies and add Gaussian noise to their mean.
 
 down … | up … | client keeps … | server keeps …, t, key
 
 client:  w_k ← w + (w_k − w) min(1, C / ‖w_k − w‖), then the inner method's reply r_k;  r_k ← r_k min(1, C / ‖r_k‖)
-server:  r = mean_S r_k + N(0, (z C / |S|)² I) stands for every mean that the inner method sees
+server:  r = mean_S r_k + N(0, (z C / |S|)² I) replaces every mean that the inner method sees
 
-The privacy spent is (ε, δ) for one client's whole data. Neighbouring federations differ in one client's data, so a sum
-of replies no longer than C differs by at most 2C, and noise z C on the sum is a Gaussian mechanism of multiplier z / 2.
-A method of two exchanges uses the mechanism twice in a round.
+C is `clip` and z is `noise`. The guarantee (ε, δ) protects all data of one client: neighbouring federations differ in
+the data of one client. A sum of replies, each of norm at most C, then differs by at most 2C, so noise of standard
+deviation z C on the sum is a Gaussian mechanism with multiplier z / 2. A method with two exchanges uses the mechanism
+twice in a round.
 """
 
 from __future__ import annotations
@@ -22,27 +23,36 @@ from torch import Tensor
 
 from fedflat.core.method import Cohort, Local, Method
 from fedflat.core.random import hash_words, normal_from, purpose_key
-from fedflat.core.state import pack_state, tree_map, unpack_state
+from fedflat.core.state import pack_state, state_tensors, tree_map, unpack_state
 from fedflat.core.vectors import norm
 from fedflat.methods.wrappers import Wrapper
 from fedflat.options import NonNegative, Range
 
-KEY_WORDS = 4  # of 24 bits each, which every floating-point type holds exactly
+KEY_WORDS = 4  # a noise key is stored as this many integers of 24 bits, which float32 holds exactly
 
 
 class PrivateServer(NamedTuple):
+    """The server's state.
+
+    Args:
+        inner: the inner method's state.
+        round: the number t of updates so far, [].
+        key: the key from which the noise is drawn, [KEY_WORDS].
+    """
+
     inner: Any
     round: Tensor
     key: Tensor
 
     @property
     def params(self) -> Tensor:
+        """The model that is evaluated, [P]."""
         return self.inner.params
 
 
 @dataclass(frozen=True)
 class Private(Wrapper):
-    """Client-level differential privacy: clipped replies, Gaussian noise on their mean."""
+    """Client-level differential privacy: clipped replies, and Gaussian noise on their mean."""
 
     citation: ClassVar[str] = """@inproceedings{mcmahan2018dpfedavg,
   title = {Learning Differentially Private Recurrent Language Models},
@@ -52,52 +62,67 @@ class Private(Wrapper):
 }"""
 
     clip: Annotated[float, Range(0, open=True, finite=False)] = 1.0
-    """Largest length C of a reply; a longer one is shortened to it."""
+    """Largest norm C of a reply; a longer reply is scaled down to it."""
     noise: NonNegative = 1.0
     """Noise multiplier z: the sum of the replies gets noise of standard deviation z C."""
     privacy_delta: Annotated[float, Range(0, 1, open=True)] = 1e-5
-    """δ at which the spent ε is reported; less than one in the number of clients."""
+    """δ for which the spent ε is reported; should be less than 1 / number of clients."""
 
     def init_server(self, params: Tensor) -> PrivateServer:
-        """No round played; the key is sealed later: with a simulation's seed, or a federation's server's secret."""
+        """Return the inner method's initial state and a key of zeros, which `set_noise_key` replaces."""
         return PrivateServer(self.inner.init_server(params), params.new_zeros(()), params.new_zeros(KEY_WORDS))
 
     def reply(self, w: Tensor, msg: Any, client: Any, local: Local) -> tuple[Any, Any]:
-        """The inner method's reply to a change of bounded length, itself of bounded length."""
+        """Return the clipped reply of the inner method, which sees the client's model with a clipped change."""
         change = w - msg.params
-        reply, kept = self.inner.reply(msg.params + self._bounded(change, norm(change)), msg, client, local)
-        length = torch.stack([norm(t.reshape(-1)) for t in pack_state(reply).values()]).norm()
-        return tree_map(lambda t: self._bounded(t, length), reply), kept
+        reply, kept = self.inner.reply(msg.params + self._clip(change, norm(change)), msg, client, local)
+        length = torch.stack([norm(t.reshape(-1)) for t in state_tensors(reply)]).norm()
+        return tree_map(lambda t: self._clip(t, length), reply), kept
 
-    def _bounded(self, t: Tensor, length: Tensor) -> Tensor:
-        """t of something that is `length` long, shortened with it to C; 0 of what has diverged, which has no length."""
+    def _clip(self, t: Tensor, length: Tensor) -> Tensor:
+        """Return t · min(1, C / length), and 0 if training diverged and the length is not finite.
+
+        `length` is the norm of t, or of the whole reply that t is a part of.
+        """
         return torch.where(length.isfinite(), t * (self.clip / length).clamp(max=1.0), 0.0)
 
     def update(self, server: PrivateServer, cohort: Cohort) -> PrivateServer:
-        """The inner update with noisy plain means; weights would make a large client's influence larger than C."""
-        mean = self._noised(server, cohort.uniform, cohort.size) if self.noise else cohort.uniform
+        """Return the state after the inner method's update with the noisy plain mean in place of both means.
+
+        A weighted mean is not used: a client with a large weight could change it by more than C / |S|.
+        """
+        mean = self._add_noise(server, cohort.uniform, cohort.size) if self.noise else cohort.uniform
         inner = self.inner.update(server.inner, cohort._replace(mean=mean, uniform=mean))
         return PrivateServer(inner, server.round + 1, server.key)
 
-    def _noised(self, server: PrivateServer, mean: Any, size: int) -> Any:
-        words = hash_words(purpose_key("privacy"), *server.key.to(torch.int64), server.round.to(torch.int64))
+    def _add_noise(self, server: PrivateServer, mean: Any, size: int) -> Any:
+        """Return the mean of `size` replies with noise that depends on the key, the round and the tensor."""
+        key = hash_words(purpose_key("privacy"), *server.key.to(torch.int64), server.round.to(torch.int64))
         return unpack_state(
             mean,
             {
-                name: tensor + self.noise * self.clip / size * _noise(hash_words(words, number), tensor)
+                name: tensor + self.noise * self.clip / size * _normal_like(tensor, hash_words(key, number))
                 for number, (name, tensor) in enumerate(pack_state(mean).items())
             },
         )
 
 
-def _noise(word: Tensor, like: Tensor) -> Tensor:
-    """Standard normal numbers in the shape of `like`."""
-    place = torch.arange(like.numel(), device=like.device)
-    return normal_from(hash_words(word, place)).to(like.dtype).view_as(like)
+def _normal_like(tensor: Tensor, key: Tensor) -> Tensor:
+    """Return standard normal numbers of the tensor's shape and dtype, drawn from the key."""
+    index = torch.arange(tensor.numel(), device=tensor.device)
+    return normal_from(hash_words(key, index)).to(tensor.dtype).view_as(tensor)
 
 
 def set_noise_key(server: Any, secret: int) -> Any:
-    """The same server with `secret` as the key of its noise, where it has any: who knows the key can take it off."""
+    """Return the same server state with `secret` as the key of its noise, unchanged if the method adds no noise.
+
+    In a simulation the secret is the seed, in a federation a random number that never leaves the server: whoever knows
+    the key can compute the noise and subtract it.
+
+    Args:
+        server: the state of any method; a private method may be inside other wrappers.
+        secret: the key, of which 96 bits are used.
+    """
     if isinstance(server, PrivateServer):
         words = [secret >> 24 * i & 0xFFFFFF for i in range(KEY_WORDS)]
         server = server._replace(key=torch.tensor(words).to(server.key))
@@ -105,7 +130,11 @@ def set_noise_key(server: Any, secret: int) -> Any:
 
 
 def find_private(method: Method) -> Private | None:
-    """The wrapper that makes a method private, if it has one."""
+    """Return the `Private` wrapper of a method, at any depth, or None if the method is not private.
+
+    Args:
+        method: any method.
+    """
     if isinstance(method, Private):
         return method
     inner = getattr(method, "inner", None)
@@ -115,41 +144,52 @@ def find_private(method: Method) -> Private | None:
 def privacy_spent(
     method: Method, cohorts: Sequence[Sequence[int]], population: int, sampled: bool
 ) -> dict[str, Any] | None:
-    """What rounds with these cohorts have cost; None for a method without clipping and noise.
+    """Return the privacy that the rounds with these cohorts have spent, None for a method that is not private.
 
-    `epsilon_known_cohorts` holds even against those who know who took part in which round: it counts the rounds of the
-    client that took part most often. Where cohorts were `sampled` from all clients, `epsilon` is the smaller
-    one that holds against those who do not know.
+    The key `epsilon_known_cohorts` is the ε that holds even against somebody who knows which clients took part in which
+    round. It counts the rounds of the client that took part most often. The key `epsilon` is the smaller ε that holds
+    against somebody who does not know; it equals the former unless cohorts were sampled. Both are None if there is no
+    noise or the package dp-accounting is not installed (see the key `note`).
+
+    Args:
+        method: any method.
+        cohorts: the clients of every round played.
+        population: the number of all clients.
+        sampled: whether every cohort was drawn uniformly from all clients.
     """
-    found = find_private(method)
-    if found is None:
+    private = find_private(method)
+    if private is None:
         return None
-    rounds = Counter(client for each in cohorts for client in each)
-    known = _epsilon(found, method.exchanges * max(rounds.values(), default=0))
+    rounds_of_client = Counter(client for cohort in cohorts for client in cohort)
+    known = _epsilon(private, method.exchanges * max(rounds_of_client.values(), default=0))
     size = max(map(len, cohorts), default=0)
-    drawn = _epsilon(found, method.exchanges, len(cohorts), population, size) if sampled else known
+    amplified = _epsilon(private, method.exchanges, len(cohorts), population, size) if sampled else known
     return {
-        "epsilon": min((e for e in (drawn, known) if e is not None), default=None),
+        "epsilon": min((e for e in (amplified, known) if e is not None), default=None),
         "epsilon_known_cohorts": known,
-        "delta": found.privacy_delta,
-        "clip": found.clip,
-        "noise": found.noise,
+        "delta": private.privacy_delta,
+        "clip": private.clip,
+        "noise": private.noise,
         "note": "" if _accounting() else "install fedflat[privacy] to have epsilon computed",
     }
 
 
-def describe_privacy(found: dict[str, Any]) -> str:
-    """One line about what was spent."""
-    if found["note"]:
-        return f"privacy: {found['note']}"
-    numbers = ("infinite" if e is None else f"{e:.3g}" for e in (found["epsilon"], found["epsilon_known_cohorts"]))
+def describe_privacy(spent: dict[str, Any]) -> str:
+    """Return one line about the privacy that was spent.
+
+    Args:
+        spent: what `privacy_spent` returned.
+    """
+    if spent["note"]:
+        return f"privacy: {spent['note']}"
+    numbers = ("infinite" if e is None else f"{e:.3g}" for e in (spent["epsilon"], spent["epsilon_known_cohorts"]))
     return "privacy: ε = {} ({} where the cohorts are known) at δ = {:g}, for one client's data".format(
-        *numbers, found["delta"]
+        *numbers, spent["delta"]
     )
 
 
 def _accounting() -> Any:
-    """The package dp-accounting, None where it is not installed."""
+    """Return the package dp-accounting, None if it is not installed."""
     try:
         import dp_accounting
         import dp_accounting.rdp
@@ -158,15 +198,19 @@ def _accounting() -> Any:
     return dp_accounting
 
 
-def _epsilon(found: Private, uses: int, rounds: int = 1, population: int = 1, size: int = 1) -> float | None:
-    """ε of `uses` of the mechanism in each round; None where there is no bound or nothing to compute it with."""
+def _epsilon(private: Private, uses: int, rounds: int = 1, population: int = 1, size: int = 1) -> float | None:
+    """Return ε after `rounds` rounds that each use the mechanism `uses` times on `size` of `population` clients.
+
+    Cohorts smaller than the population are taken as drawn without replacement. None if ε is infinite (no noise) or
+    dp-accounting is missing.
+    """
     dp = _accounting()
-    if dp is None or not found.noise:
+    if dp is None or not private.noise:
         return None
     if not uses or not rounds:
         return 0.0
-    event = dp.SelfComposedDpEvent(dp.GaussianDpEvent(found.noise / 2), uses)
+    event = dp.SelfComposedDpEvent(dp.GaussianDpEvent(private.noise / 2), uses)
     if size < population:
         event = dp.SampledWithoutReplacementDpEvent(population, size, event)
     accountant = dp.rdp.RdpAccountant(neighboring_relation=dp.NeighboringRelation.REPLACE_ONE)
-    return float(accountant.compose(event, rounds).get_epsilon(found.privacy_delta))
+    return float(accountant.compose(event, rounds).get_epsilon(private.privacy_delta))

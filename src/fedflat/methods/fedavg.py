@@ -15,7 +15,7 @@ from fedflat.core.method import Method
 
 @dataclass(frozen=True)
 class FedAvg(Method):
-    """Average the clients' models: the contract as it stands."""
+    """Average the clients' models. The base class is this algorithm already."""
 
     citation: ClassVar[str] = """@inproceedings{mcmahan2017fedavg,
   title = {Communication-Efficient Learning of Deep Networks from Decentralized Data},

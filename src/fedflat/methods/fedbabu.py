@@ -1,8 +1,9 @@
-"""FedBABU (Oh et al., 2022, Algorithm 1): train the body under a random head that stays as it is.
+"""FedBABU (Oh et al., 2022, Algorithm 1): train the body only; the head keeps its random initial values.
 
 down w | up w_k − w | client keeps – | server keeps w
 
-The head of w_k is that of w at every step, so the head's part of what is sent is 0.
+Clients never change the parameters of the head (`frozen`), so that the head's part of what they send is 0. The model is
+meant to be fine-tuned on each client after training.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from fedflat.core.method import Method
 
 @dataclass(frozen=True)
 class FedBABU(Method):
-    """Body aggregation and body update; the head is for fine-tuning afterwards."""
+    """Body aggregation and body update. The head is trained by fine-tuning afterwards."""
 
     citation: ClassVar[str] = """@inproceedings{oh2022fedbabu,
   title = {{FedBABU}: Toward Enhanced Representation for Federated Image Classification},

@@ -1,10 +1,12 @@
-"""FedGloSS (Caldarola et al., 2025, Algorithm 1): SAM on the server, ADMM in between.
+"""FedGloSS (Caldarola et al., 2025, Algorithm 1): SAM of the global loss on the server, with ADMM between the clients.
 
 down w̃, ρ_l(t) | up w_k − w̃ | client keeps σ_k | server keeps w, σ, Δ̃, t
 
 w̃ = w + ρ Δ̃ / ‖Δ̃‖
 direction = ∇f(w_k + ρ_l(t) ∇f(w_k) / ‖∇f(w_k)‖) − σ_k + (w_k − w̃) / β
 σ_k ← σ_k − (w_k − w̃) / β;  σ ← σ − Σ_S (w_k − w̃) / (β N);  w ← w + Σ p_k (w_k − w̃) − β σ;  Δ̃ ← −Σ p_k (w_k − w̃)
+
+The server perturbs w along the pseudo-gradient Δ̃ of the last round, so that one exchange per round is enough.
 """
 
 from __future__ import annotations
@@ -23,6 +25,15 @@ from fedflat.options import Index, NonNegative, Positive
 
 
 class Server(NamedTuple):
+    """The server's state.
+
+    Args:
+        params: the global model w, [P].
+        sigma: the dual σ, the mean of all clients' σ_k, [P].
+        pseudo_grad: the pseudo-gradient Δ̃ of the last round, [P].
+        round: the number t of rounds played, [].
+    """
+
     params: Tensor
     sigma: Tensor
     pseudo_grad: Tensor
@@ -30,17 +41,21 @@ class Server(NamedTuple):
 
 
 class Message(NamedTuple):
+    """The perturbed model w̃, [P], and the clients' radius ρ_l(t)."""
+
     params: Tensor
     rho: Tensor
 
 
 class Client(NamedTuple):
+    """The client's dual σ_k, [P]."""
+
     sigma: Tensor
 
 
 @dataclass(frozen=True)
 class FedGloSS(Method):
-    """Sharpness of the global loss, at the price of one exchange."""
+    """Minimise the sharpness of the global loss with one exchange per round."""
 
     citation: ClassVar[str] = """@inproceedings{caldarola2025fedgloss,
   title = {Beyond Local Sharpness: Communication-Efficient Global Sharpness-aware Minimization for Federated Learning},
@@ -58,33 +73,33 @@ class FedGloSS(Method):
     warmup: Index = 0
     """T_s: rounds over which the clients' radius rises linearly from 0.001; 0 keeps it constant."""
     dual: Literal["paper", "released"] = "paper"
-    """Divisor of the server's dual: all clients N (the paper) or N times the cohort (the released code)."""
+    """Divisor of the server's dual: N clients (the paper), or N times the cohort's size (the released code)."""
 
     def init_server(self, params: Tensor) -> Server:
-        """No dual, no pseudo-gradient."""
+        """Return the initial model, with dual and pseudo-gradient 0."""
         return Server(params, torch.zeros_like(params), torch.zeros_like(params), params.new_zeros(()))
 
     def init_client(self, params: Tensor) -> Client:
-        """No dual."""
+        """Return a dual of zeros."""
         return Client(torch.zeros_like(params))
 
     def broadcast(self, server: Server) -> Message:
-        """Climb along the last pseudo-gradient (lines 4-5)."""
+        """Return the model perturbed along the last pseudo-gradient (lines 4-5), and the clients' radius."""
         climb = self.rho * unit(server.pseudo_grad)
         return Message(server.params + climb, warmed_up_radius(self.rho_local, server.round, self.warmup))
 
     def step(self, task: Task, w: Tensor, batch: Batch, msg: Message, client: Client) -> tuple[Tensor, Client]:
-        """SAM's gradient, the dual and the penalty (lines 12-15)."""
+        """Return SAM's gradient with the dual and the penalty of ADMM (lines 12-15)."""
         g = sam_grad(task, w, batch, msg.rho if self.rho_local else 0.0)
         return g - client.sigma + (w - msg.params) / self.beta, client
 
     def reply(self, w: Tensor, msg: Message, client: Client, local: Local) -> tuple[Reply, Client]:
-        """Send the change, keep the dual (lines 19-20)."""
+        """Return the change of the model and the updated dual (lines 19-20)."""
         delta = w - msg.params
         return Reply(delta), Client(client.sigma - delta / self.beta)
 
     def update(self, server: Server, cohort: Cohort) -> Server:
-        """Average and correct by the dual (lines 22-24)."""
+        """Average the models, update the dual and correct the average by it (lines 22-24)."""
         divisor = cohort.population * (cohort.size if self.dual == "released" else 1)
         sigma = server.sigma - cohort.size / divisor * cohort.uniform.delta / self.beta
         params = server.params + cohort.mean.delta - self.beta * sigma

@@ -1,9 +1,12 @@
-"""FedNova (Wang et al., 2020, eq. 6): average directions, not distances, when clients take unequal numbers of steps.
+"""FedNova (Wang et al., 2020, eq. 6): average the change per step, for clients that take different numbers of steps.
 
 down w | up (w_k − w) / a_k, a_k | client keeps – | server keeps w
 
 a_k = (K_k − m (1 − m^K_k) / (1 − m)) / (1 − m) with client momentum m;  τ = Σ p_k a_k
 w ← w + τ Σ p_k (w_k − w) / a_k
+
+a_k is the number of steps, corrected for momentum. In FedAvg a client that takes more steps pulls the model further
+towards its own optimum; here all pull equally for equal weights p_k.
 """
 
 from __future__ import annotations
@@ -18,13 +21,15 @@ from fedflat.methods.shared import effective_steps
 
 
 class Reply(NamedTuple):
+    """The change per effective step (w_k − w) / a_k, [P], and the number a_k of effective steps."""
+
     delta: Tensor
     steps: Tensor
 
 
 @dataclass(frozen=True)
 class FedNova(Method):
-    """Normalised averaging."""
+    """Average the clients' changes, divided by their numbers of steps."""
 
     citation: ClassVar[str] = """@inproceedings{wang2020fednova,
   title = {Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization},
@@ -34,10 +39,10 @@ class FedNova(Method):
 }"""
 
     def reply(self, w: Tensor, msg: Any, client: Any, local: Local) -> tuple[Reply, Any]:
-        """The change per effective step, and their number."""
+        """Return the change per effective step and the number of effective steps."""
         steps = effective_steps(local)
         return Reply((w - msg.params) / steps, steps), client
 
     def update(self, server: Any, cohort: Cohort) -> Any:
-        """As many steps as the average client took."""
+        """Move along the mean change per step, as many steps as the average client took."""
         return server._replace(params=server.params + cohort.mean.steps * cohort.mean.delta)

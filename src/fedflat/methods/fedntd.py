@@ -1,4 +1,4 @@
-"""FedNTD (Lee et al., 2022, Algorithm 1): keep the global model's view on the classes that are not true.
+"""FedNTD (Lee et al., 2022, Algorithm 1): distil the global model's predictions for all classes but the true one.
 
 down w | up w_k − w | client keeps – | server keeps w
 
@@ -21,7 +21,7 @@ from fedflat.options import NonNegative, Positive
 
 @dataclass(frozen=True)
 class FedNTD(Method):
-    """Not-true distillation from the global model."""
+    """Cross entropy and distillation from the received model over the wrong classes."""
 
     citation: ClassVar[str] = """@inproceedings{lee2022fedntd,
   title = {Preservation of the Global Knowledge by Not-True Distillation in Federated Learning},
@@ -33,10 +33,10 @@ class FedNTD(Method):
     beta: NonNegative = 1.0
     """Weight β of the distillation."""
     tau: Positive = 1.0
-    """Temperature τ of the distilled distributions."""
+    """Temperature τ of the two distributions that the distillation compares."""
 
     def step(self, task: Task, w: Tensor, batch: Batch, msg: Any, client: Any) -> tuple[Tensor, Any]:
-        """The gradient of cross entropy and distillation."""
+        """Return the gradient of cross entropy and distillation; w is the received model."""
         teacher = self._log_wrong(task.logits(msg.params, batch), batch)
 
         def loss(v: Tensor) -> Tensor:
@@ -47,6 +47,10 @@ class FedNTD(Method):
         return grad(loss)(w), client
 
     def _log_wrong(self, logits: Tensor, batch: Batch) -> Tensor:
-        """log softmax(logits / τ) without the true class, whose place holds a finite number with probability 0."""
+        """Return log softmax(logits / τ) over the wrong classes, [B, classes].
+
+        The entry of the true class is a large negative number instead of −∞: its probability is 0, and 0 times it is no
+        NaN.
+        """
         true = batch.y[:, None] == torch.arange(logits.shape[-1], device=logits.device)
         return torch.log_softmax(torch.where(true, -1e30, logits / self.tau), -1)

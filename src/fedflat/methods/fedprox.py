@@ -1,8 +1,11 @@
-"""FedProx (Li et al., 2020, Algorithm 2): stay close to the global model.
+"""FedProx (Li et al., 2020, Algorithm 2): keep local models close to the global one.
 
 down w | up w_k − w | client keeps – | server keeps w
 
 direction = ∇f(w_k) + μ (w_k − w)
+
+Clients minimise f(w_k) + μ/2 ‖w_k − w‖², so that they move less far from w on heterogeneous data. With μ = 0 it is
+FedAvg.
 """
 
 from __future__ import annotations
@@ -33,5 +36,5 @@ class FedProx(Method):
     """Weight μ of the penalty."""
 
     def step(self, task: Task, w: Tensor, batch: Batch, msg: Any, client: Any) -> tuple[Tensor, Any]:
-        """The gradient of f + μ/2 ‖w_k − w‖²."""
+        """Return the gradient of f(w_k) + μ/2 ‖w_k − w‖²."""
         return task.grad(w, batch) + self.mu * (w - msg.params), client

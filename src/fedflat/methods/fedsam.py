@@ -1,8 +1,11 @@
-"""FedSAM (Qu et al., 2022; Caldarola et al., 2022): clients minimise the worst loss nearby.
+"""FedSAM (Qu et al., 2022; Caldarola et al., 2022): clients minimise the largest loss in a ball around their model.
 
 down w | up w_k − w | client keeps – | server keeps w
 
 direction = ∇f(w_k + ρ ∇f(w_k) / ‖∇f(w_k)‖)
+
+The point w_k + ρ ∇f / ‖∇f‖ is to first order where the loss is largest within distance ρ of w_k. A step costs two
+gradients, both on the same batch. With ρ = 0 it is FedAvg.
 """
 
 from __future__ import annotations
@@ -33,5 +36,5 @@ class FedSAM(Method):
     """Radius ρ of the perturbation."""
 
     def step(self, task: Task, w: Tensor, batch: Batch, msg: Any, client: Any) -> tuple[Tensor, Any]:
-        """The gradient at the climbed point."""
+        """Return the gradient at the perturbed model."""
         return sam_grad(task, w, batch, self.rho), client

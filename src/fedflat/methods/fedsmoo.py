@@ -6,6 +6,9 @@ t = ∇f(w_k) − μ_k − s;  ŝ_k = ρ t / ‖t‖;  μ_k ← μ_k + ŝ_k − 
 direction = ∇f(w_k + ŝ_k) − λ_k + (w_k − w) / β
 λ_k ← λ_k − (w_k − w) / β;  λ ← λ − Σ_S (w_k − w) / (β N)
 s ← ρ v / ‖v‖, v = mean_S (μ_k − ŝ_k);  w ← w + Σ p_k (w_k − w) − β λ
+
+One ADMM, with duals μ_k, makes the clients' perturbations ŝ_k agree on a common s; another, with duals λ_k, makes their
+models agree on w.
 """
 
 from __future__ import annotations
@@ -23,30 +26,47 @@ from fedflat.options import NonNegative, Positive
 
 
 class Server(NamedTuple):
+    """The global model w, the common perturbation s and the dual λ of the models, each [P].
+
+    Without `regularise`, λ is a scalar that is not used.
+    """
+
     params: Tensor
     s: Tensor
     lam: Tensor
 
 
 class Message(NamedTuple):
+    """The global model w and the common perturbation s, each [P]."""
+
     params: Tensor
     s: Tensor
 
 
 class Client(NamedTuple):
+    """The client's state; each [P], λ_k a scalar without `regularise`.
+
+    Args:
+        mu: the dual μ_k of the perturbation.
+        s_hat: the perturbation ŝ_k of the last step, which the reply needs.
+        lam: the dual λ_k of the model.
+    """
+
     mu: Tensor
-    s_hat: Tensor  # of the last step
+    s_hat: Tensor
     lam: Tensor
 
 
 class Reply(NamedTuple):
+    """The change w_k − w and μ_k − ŝ_k, each [P]."""
+
     delta: Tensor
     s: Tensor
 
 
 @dataclass(frozen=True)
 class FedSMOO(Method):
-    """Dynamic regularisation with perturbations that clients agree on."""
+    """SAM with one perturbation for all clients, and dynamic regularisation of the models."""
 
     citation: ClassVar[str] = """@inproceedings{sun2023fedsmoo,
   title = {Dynamic Regularized Sharpness Aware Minimization in Federated Learning: Approaching Global Consistency and
@@ -61,22 +81,22 @@ class FedSMOO(Method):
     beta: Positive = 10.0
     """β: inverse weight of the dynamic penalty."""
     regularise: bool = True
-    """Whether models are regularised too; without, only the perturbations are (FedGF compares with this)."""
+    """Regularise the models too; without it only the perturbations are regularised (FedGF compares with this)."""
 
     def init_server(self, params: Tensor) -> Server:
-        """No perturbation, no dual."""
-        return Server(params, torch.zeros_like(params), self._no_dual(params))
+        """Return the initial model, with perturbation and dual 0."""
+        return Server(params, torch.zeros_like(params), self._zero_dual(params))
 
     def init_client(self, params: Tensor) -> Client:
-        """No perturbation, no duals."""
-        return Client(torch.zeros_like(params), torch.zeros_like(params), self._no_dual(params))
+        """Return a perturbation and duals of zeros."""
+        return Client(torch.zeros_like(params), torch.zeros_like(params), self._zero_dual(params))
 
     def broadcast(self, server: Server) -> Message:
-        """The model and the common perturbation."""
+        """Return the model and the common perturbation."""
         return Message(server.params, server.s)
 
     def step(self, task: Task, w: Tensor, batch: Batch, msg: Message, client: Client) -> tuple[Tensor, Client]:
-        """The gradient at the client's perturbation, which moves towards the common one; the dual and the penalty."""
+        """Return the gradient at the client's perturbed model with dual and penalty, and the new state."""
         s_hat = self.rho * unit(task.grad(w, batch) - client.mu - msg.s)
         g = task.grad(w + s_hat, batch)
         if self.regularise:
@@ -84,19 +104,19 @@ class FedSMOO(Method):
         return g, Client(client.mu + s_hat - msg.s, s_hat, client.lam)
 
     def reply(self, w: Tensor, msg: Message, client: Client, local: Local) -> tuple[Reply, Client]:
-        """The change and what the perturbations should agree on; keep the duals."""
+        """Return the change of the model and μ_k − ŝ_k, and the updated dual of the model."""
         delta = w - msg.params
         lam = client.lam - delta / self.beta if self.regularise else client.lam
         return Reply(delta, client.mu - client.s_hat), client._replace(lam=lam)
 
     def update(self, server: Server, cohort: Cohort) -> Server:
-        """Average, correct by the dual, agree on a perturbation."""
+        """Average the models, correct the average by the dual and update the common perturbation."""
         s, params = self.rho * unit(cohort.uniform.s), server.params + cohort.mean.delta
         if not self.regularise:
             return Server(params, s, server.lam)
         lam = server.lam - cohort.size / cohort.population * cohort.uniform.delta / self.beta
         return Server(params - self.beta * lam, s, lam)
 
-    def _no_dual(self, params: Tensor) -> Tensor:
-        """0, of a model's size only where it will be used."""
+    def _zero_dual(self, params: Tensor) -> Tensor:
+        """Return a dual of zeros, [P], or a scalar 0 if models are not regularised."""
         return torch.zeros_like(params) if self.regularise else params.new_zeros(())

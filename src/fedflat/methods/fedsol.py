@@ -1,26 +1,29 @@
-"""FedSOL (Lee et al., 2024, Algorithm 1): withstand a perturbation that raises the proximal loss.
+"""FedSOL (Lee et al., 2024, Algorithm 1): take the local gradient at weights whose proximal loss is raised.
 
 down w | up w_k − w | client keeps – | server keeps w
 
-ε = ρ Λ ⊙ ∇L_p(w_k; w) / ‖∇L_p(w_k; w)‖,  L_p = KL(softmax(f_w / T) ‖ softmax(f_{w_k} / T))
-direction = ∇f(w_k + ε)
-
-Other proximal terms (Table 4) bring the messages and the state of the methods they come from.
+L_p = KL(softmax(f_w / T) ‖ softmax(f_{w_k} / T));  Λ = |w_k − w| / ‖w_k − w‖ in each tensor (eq. 7)
+ε = ρ Λ ⊙ ∇L_p(w_k) / ‖∇L_p(w_k)‖ on the perturbed part;  direction = ∇f(w_k + ε)
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
+from torch.func import grad
 
-from fedflat.core.method import Cohort, Local, Method
+from fedflat.core.method import Method
 from fedflat.core.task import Batch, Task
 from fedflat.core.vectors import unit
-from fedflat.methods.fedsol_ablation import KL, TERMS, Term, check_parts, combine_gradients, part_of
+from fedflat.errors import UserError, mention
 from fedflat.options import NonNegative, Positive
+
+Part = Literal["head", "body", "all"]
+Strength = Literal["tensor", "dim0", "fixed"]
 
 
 @dataclass(frozen=True)
@@ -36,65 +39,67 @@ class FedSOL(Method):
 
     rho: NonNegative = 2.0
     """Strength ρ of the perturbation."""
-    lam: Literal["tensor", "dim0", "fixed"] = "tensor"
+    lam: Strength = "tensor"
     """Λ: |w_k − w| normalised per tensor (the paper), along axis 0 (the released code), or 1."""
-    perturb: Literal["head", "body", "all"] = "head"
+    perturb: Part = "head"
     """Which parameters are perturbed."""
-    proximal: Literal["kl", "l2", "fednova", "scaffold", "feddyn", "moon"] = "kl"
-    """The proximal term: KL divergence, or another method's (Table 4, with --perturb all)."""
-    temperature: Positive | None = None
-    """Temperature T of the proximal losses kl (3 unless given) and moon (0.5)."""
-    strategy: Literal["A0", "A1", "A2", "A3", "A4", "A5", "A6", "project"] = "A1"
-    """How the term is used: A1 is FedSOL, A5 adds it to the loss, project is eq. 3; the others are Table 12's."""
-    beta: NonNegative = 1.0
-    """Weight β of the proximal loss in strategies A2 to A6."""
-
-    def init_server(self, params: Tensor) -> Any:
-        """As the proximal term's method."""
-        return self._term().init_server(params)
-
-    def init_client(self, params: Tensor) -> Any:
-        """As the proximal term's method."""
-        return self._term().init_client(params)
-
-    def broadcast(self, server: Any) -> Any:
-        """As the proximal term's method."""
-        return self._term().broadcast(server)
+    temperature: Positive = 3.0
+    """Temperature T of the proximal loss."""
 
     def step(self, task: Task, w: Tensor, batch: Batch, msg: Any, client: Any) -> tuple[Tensor, Any]:
-        """The gradient at proximally perturbed weights."""
-        check_parts(task, self.perturb, self.proximal)
-        term = self._term()
-        if isinstance(term, KL) and self.perturb == "head" and self.strategy == "A1":
-            return term.head_step(task, w, batch, msg, self._scale), client
-        strength = task.flatten(self._scale(task.unflatten(w - msg.params)))
-        direction = combine_gradients(
-            self.strategy,
-            local=lambda v: task.grad(v, batch),
-            proximal=lambda v: term.step(task, v, batch, msg, client)[0],
-            climb=lambda g: strength * unit(part_of(task, self.perturb, g)),
-            w=w,
-            beta=self.beta,
-        )
-        return direction, client
+        """∇f(w_k + ε)."""
+        check_part(task, self.perturb)
+        teacher = task.logits(msg.params, batch)
+        if self.perturb == "head":
+            return self._head_step(task, w, batch, msg.params, teacher), client
+        g = grad(lambda v: kl_loss(task, task.logits(v, batch), teacher, batch, self.temperature))(w)
+        climb = perturbation_strength(self.lam, self.rho, task.unflatten(w - msg.params))
+        return task.grad(w + task.flatten(climb) * unit(part_of(task, self.perturb, g)), batch), client
 
-    def reply(self, w: Tensor, msg: Any, client: Any, local: Local) -> tuple[Any, Any]:
-        """As the proximal term's method."""
-        return self._term().reply(w, msg, client, local)
+    def _head_step(self, task: Task, w: Tensor, batch: Batch, start: Tensor, teacher: Tensor) -> Tensor:
+        """The same where only the head is perturbed: one pass through the body serves both losses."""
+        head = {name: t for name, t in task.unflatten(w).items() if name.startswith("head.")}
+        before = task.unflatten(start)
+        drift = {name: head[name] - before[name] for name in head}
+        strength = task.flatten(perturbation_strength(self.lam, self.rho, drift))
 
-    def update(self, server: Any, cohort: Cohort) -> Any:
-        """As the proximal term's method."""
-        return self._term().update(server, cohort)
+        def loss(v: Tensor) -> Tensor:
+            named = task.unflatten(v)
+            features = task.features(named, batch)
+            fixed = features.detach()
+            g = grad(lambda u: kl_loss(task, task.head(u, fixed), teacher, batch, self.temperature))(head)
+            climb = task.unflatten(strength * unit(task.flatten(g)), "head.")
+            return task.cross_entropy(task.head({name: named[name] + climb[name] for name in climb}, features), batch)
 
-    def _term(self) -> Term:
-        added = self.beta if self.strategy in ("A2", "A3", "A4", "A5", "A6") else 0.0
-        return TERMS[self.proximal](self.temperature, added)
+        return grad(loss)(w)
 
-    def _scale(self, drift: dict[str, Tensor]) -> dict[str, Tensor]:
-        """ρΛ (eq. 7); 0 at w_k = w, where the proximal gradient is 0 and only its rounding noise is not."""
-        if self.lam == "fixed":
-            moved = torch.stack([(t != 0).any() for t in drift.values()]).any()
-            return {name: self.rho * moved.to(t.dtype).expand_as(t) for name, t in drift.items()}
-        if self.lam == "dim0":
-            return {name: self.rho * t.abs() / t.norm(dim=0).clamp(min=1e-12) for name, t in drift.items()}
-        return {name: self.rho * unit(t.abs().flatten()) for name, t in drift.items()}
+
+def kl_loss(task: Task, logits: Tensor, teacher: Tensor, batch: Batch, temperature: float) -> Tensor:
+    """L_p = KL(softmax(teacher / T) ‖ softmax(logits / T)), mean over the batch, without distillation's factor T²."""
+    log_q, log_p = (torch.log_softmax(z / temperature, -1) for z in (logits, teacher))
+    return task.mean((log_p.exp() * (log_p - log_q)).sum(-1), batch)
+
+
+def perturbation_strength(lam: Strength, rho: float, drift: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """ρΛ from w_k − w, tensor by tensor; 0 at w_k = w, where the proximal gradient is only rounding noise."""
+    if lam == "fixed":
+        moved = torch.stack([(t != 0).any() for t in drift.values()]).any()
+        return {name: rho * moved.to(t.dtype).expand_as(t) for name, t in drift.items()}
+    if lam == "dim0":
+        return {name: rho * t.abs() / t.norm(dim=0).clamp(min=1e-12) for name, t in drift.items()}
+    return {name: rho * unit(t.abs().flatten()) for name, t in drift.items()}
+
+
+def part_of(task: Task, part: Part, g: Tensor) -> Tensor:
+    """g on the parameters of the head, the body or all, 0 elsewhere."""
+    if part == "all":
+        return g
+    head = task.mask("head.", g.device)
+    return torch.where(head if part == "head" else ~head, g, 0)
+
+
+def check_part(task: Task, part: Part) -> None:
+    """Raise UserError if the model is to be perturbed in a part that it does not have."""
+    if part != "all" and not task.has_head:
+        problem = "the model has no parts `features` and `head`; use " + mention("perturb", "all")
+        raise UserError("perturb", part, problem)

@@ -1,24 +1,138 @@
-"""The strategies and proximal terms that FedSOL is compared with (Lee et al., 2024, Tables 1, 4 and 12)."""
+"""FedSOL's ablations (Lee et al., 2024, Tables 1, 4 and 12): other proximal terms, and other ways to use them.
+
+down w | up w_k − w | client keeps – | server keeps w
+
+g_p is the proximal gradient, ε(g) = ρ Λ ⊙ g / ‖g‖ on the perturbed part. The direction is a row of `combine_gradients`.
+
+Another term brings the messages, the client's state and the server's step of the method it comes from; its scale (μ, α)
+is left out: it is the weight β where the term is added to the local loss, and cancels in ε.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.func import grad
 
-from fedflat.core.method import Cohort, Local, Method, Reply
+from fedflat.core.method import Cohort, Local, Method
 from fedflat.core.task import Batch, Task
 from fedflat.core.vectors import unit
-from fedflat.errors import UserError
-from fedflat.methods import shared
-from fedflat.methods.shared import effective_steps, mean_direction
+from fedflat.errors import UserError, mention
+from fedflat.methods.feddyn import FedDyn
+from fedflat.methods.fedsol import FedSOL, Part, Strength, check_part, kl_loss, part_of, perturbation_strength
+from fedflat.methods.moon import MOON
+from fedflat.methods.scaffold import SCAFFOLD
+from fedflat.methods.shared import ControlClient, ControlReply, effective_steps, mean_direction, update_controls
+from fedflat.options import NonNegative, Positive
 
 Gradient = Callable[[Tensor], Tensor]
+
+
+class NormalisedReply(NamedTuple):
+    delta: Tensor
+    c: Tensor
+    steps: Tensor
+
+
+@dataclass(frozen=True)
+class FedSOLAblation(Method):
+    """FedSOL with another proximal term or another use of it; with the defaults it is FedSOL."""
+
+    citation: ClassVar[str] = FedSOL.citation
+
+    rho: NonNegative = 2.0
+    """Strength ρ of the perturbation."""
+    lam: Strength = "tensor"
+    """Λ: |w_k − w| normalised per tensor (the paper), along axis 0 (the released code), or 1."""
+    perturb: Part = "head"
+    """Which parameters are perturbed."""
+    proximal: Literal["kl", "l2", "fednova", "scaffold", "feddyn", "moon"] = "kl"
+    """The proximal term: KL divergence, or another method's (Table 4, with --perturb all)."""
+    temperature: Positive | None = None
+    """Temperature T of the proximal losses kl (3 unless given) and moon (0.5)."""
+    strategy: Literal["A0", "A1", "A2", "A3", "A4", "A5", "A6", "project"] = "A1"
+    """How the term is used: A1 is FedSOL, A5 adds it to the loss, project is eq. 3; the others are Table 12's."""
+    beta: NonNegative = 1.0
+    """Weight β of the proximal loss in strategies A2 to A6."""
+
+    def init_server(self, params: Tensor) -> Any:
+        """As the term's method."""
+        return self._base().init_server(params)
+
+    def init_client(self, params: Tensor) -> Any:
+        """As the term's method."""
+        return self._base().init_client(params)
+
+    def broadcast(self, server: Any) -> Any:
+        """As the term's method."""
+        return self._base().broadcast(server)
+
+    def step(self, task: Task, w: Tensor, batch: Batch, msg: Any, client: Any) -> tuple[Tensor, Any]:
+        """The direction of the strategy."""
+        self._check(task)
+        if self.proximal == "kl" and self.strategy == "A1":
+            return FedSOL(self.rho, self.lam, self.perturb, self.temperature or 3.0).step(task, w, batch, msg, client)
+        strength = task.flatten(perturbation_strength(self.lam, self.rho, task.unflatten(w - msg.params)))
+        direction = combine_gradients(
+            self.strategy,
+            local=lambda v: task.grad(v, batch),
+            proximal=lambda v: self.proximal_gradient(task, v, batch, msg, client),
+            climb=lambda g: strength * unit(part_of(task, self.perturb, g)),
+            w=w,
+            beta=self.beta,
+        )
+        return direction, client
+
+    def reply(self, w: Tensor, msg: Any, client: Any, local: Local) -> tuple[Any, Any]:
+        """As the term's method; a control variate is the client's mean local gradient, whatever the steps followed."""
+        if self.proximal not in ("scaffold", "fednova"):
+            return self._base().reply(w, msg, client, local)
+        added = self.beta if self.strategy in ("A2", "A3", "A4", "A5", "A6") else 0.0
+        c = mean_direction(w - msg.params, local, "momentum") - added * (msg.c - client.c)
+        if self.proximal == "scaffold":
+            return ControlReply(w - msg.params, c - client.c), ControlClient(c)
+        steps = effective_steps(local)
+        return NormalisedReply((w - msg.params) / steps, c - client.c, steps), ControlClient(c)
+
+    def update(self, server: Any, cohort: Cohort) -> Any:
+        """As the term's method; FedNova's averaging beside the control variates."""
+        if self.proximal != "fednova":
+            return self._base().update(server, cohort)
+        params = server.params + cohort.mean.steps * cohort.mean.delta
+        return update_controls(server, cohort)._replace(params=params)
+
+    def proximal_gradient(self, task: Task, w: Tensor, batch: Batch, msg: Any, client: Any) -> Tensor:
+        """g_p at w: ∇KL; w − w_t; c − c_k; w − w_t − λ_k; or the gradient of MOON's contrast."""
+        if self.proximal == "kl":
+            teacher = task.logits(msg.params, batch)
+            return grad(lambda v: kl_loss(task, task.logits(v, batch), teacher, batch, self.temperature or 3.0))(w)
+        if self.proximal == "moon":
+            towards, away = task.features(msg.params, batch), task.features(client.previous, batch)
+            return grad(lambda v: self._moon().contrast(task, task.features(v, batch), towards, away, batch))(w)
+        if self.proximal in ("scaffold", "fednova"):
+            return msg.c - client.c
+        return w - msg.params - (client.lam if self.proximal == "feddyn" else 0)
+
+    def _base(self) -> Method:
+        """The method whose messages, state and server step the term needs."""
+        controlled, plain = SCAFFOLD(), Method()
+        bases = {"scaffold": controlled, "fednova": controlled, "feddyn": FedDyn(dyn_alpha=1.0), "moon": self._moon()}
+        return bases.get(self.proximal, plain)
+
+    def _moon(self) -> MOON:
+        return MOON(tau=self.temperature or 0.5)
+
+    def _check(self, task: Task) -> None:
+        """Raise UserError where the part is missing in the model or the term does not depend on it."""
+        check_part(task, self.perturb)
+        if self.proximal == "moon" and not task.has_head:
+            raise UserError("proximal", "moon", "the model has no parts `features` and `head`; use another term")
+        if self.proximal == "moon" and self.perturb == "head":
+            other = f"use {mention('perturb', 'body')} or {mention('perturb', 'all')}"
+            raise UserError("perturb", "head", f"MOON's proximal loss does not depend on the head; {other}")
 
 
 def combine_gradients(
@@ -52,205 +166,6 @@ def combine_gradients(
 
 
 def project_gradient(g: Tensor, p: Tensor) -> Tensor:
-    """Take from g what opposes p: g − min(⟨g, p⟩, 0) p / ‖p‖²."""
+    """Remove from g its component against p: g − min(⟨g, p⟩, 0) p / ‖p‖²."""
     p = unit(p)
     return g - (g * p).sum().clamp(max=0) * p
-
-
-def part_of(task: Task, name: str, g: Tensor) -> Tensor:
-    """g on the parameters of the "head", the "body" or "all", and 0 elsewhere."""
-    if name == "all":
-        return g
-    head = task.mask("head.", g.device)
-    return torch.where(head if name == "head" else ~head, g, 0)
-
-
-def check_parts(task: Task, perturb: str, proximal: str) -> None:
-    """Refuse a perturbation of parts that the model does not have or the proximal loss does not see."""
-    if perturb != "all" and not task.has_head:
-        raise UserError(f"--perturb {perturb}: the model has no parts `features` and `head`; use --perturb all")
-    if proximal == "moon" and not task.has_head:
-        raise UserError("--proximal moon: the model has no parts `features` and `head`; use another term")
-    if proximal == "moon" and perturb == "head":
-        raise UserError("--perturb head: MOON's proximal loss does not depend on the head; use body or all")
-
-
-Scale = Callable[[dict[str, Tensor]], dict[str, Tensor]]  # from w_k − w to ρΛ, tensor by tensor
-
-
-class Normalised(NamedTuple):
-    delta: Tensor
-    c: Tensor
-    steps: Tensor
-
-
-class DualServer(NamedTuple):
-    params: Tensor
-    h: Tensor
-
-
-class DualClient(NamedTuple):
-    lam: Tensor
-
-
-class Previous(NamedTuple):
-    params: Tensor
-
-
-@dataclass(frozen=True)
-class Term(Method):
-    """A proximal term; `weight` is how much of it the local steps follow, 0 where it only perturbs."""
-
-    temperature: float | None = None
-    weight: float = 0.0
-
-
-class KL(Term):
-    """L_p = KL(softmax(f_w / T) ‖ softmax(f_{w_k} / T)), T = 3 unless given."""
-
-    def step(self, task: Task, w: Tensor, batch: Batch, msg: Any, client: Any) -> tuple[Tensor, Any]:
-        """∇L_p at w."""
-        teacher = task.logits(msg.params, batch)
-        return grad(lambda v: self.loss(task, task.logits(v, batch), teacher, batch))(w), client
-
-    def loss(self, task: Task, logits: Tensor, teacher: Tensor, batch: Batch) -> Tensor:
-        """KL(teacher ‖ student), without the factor T² of distillation."""
-        log_q, log_p = (torch.log_softmax(z / (self.temperature or 3.0), -1) for z in (logits, teacher))
-        return task.mean((log_p.exp() * (log_p - log_q)).sum(-1), batch)
-
-    def head_step(self, task: Task, w: Tensor, batch: Batch, msg: Any, scale: Scale) -> Tensor:
-        """∇f(w + ρΛ ⊙ unit(∇L_p)), only the head perturbed: one pass through the body serves both losses."""
-        teacher = task.logits(msg.params, batch)
-        head, start = (_head(task.unflatten(v)) for v in (w, msg.params))
-        strength = task.flatten(scale({name: head[name] - start[name] for name in head}))
-
-        def loss(v: Tensor) -> Tensor:
-            named = task.unflatten(v)
-            features = task.features(named, batch)
-            fixed = features.detach()
-            pull = grad(lambda u: self.loss(task, task.head(u, fixed), teacher, batch))(head)
-            climb = task.unflatten(strength * unit(task.flatten(pull)), "head.")
-            return task.cross_entropy(task.head({name: named[name] + climb[name] for name in climb}, features), batch)
-
-        return grad(loss)(w)
-
-
-def _head(named: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor for name, tensor in named.items() if name.startswith("head.")}
-
-
-class L2(Term):
-    """FedProx's term: L_p = ½ ‖w_k − w‖²."""
-
-    def step(self, task: Task, w: Tensor, batch: Batch, msg: Any, client: Any) -> tuple[Tensor, Any]:
-        """w_k − w."""
-        return w - msg.params, client
-
-
-class Control(Term):
-    """g_p = c − c_k, with c_k the client's mean local gradient when it last took part and c the mean of all c_k."""
-
-    def init_server(self, params: Tensor) -> shared.ControlServer:
-        """c = 0."""
-        return shared.init_controls(params)[0]
-
-    def init_client(self, params: Tensor) -> shared.ControlClient:
-        """c_k = 0."""
-        return shared.init_controls(params)[1]
-
-    def broadcast(self, server: shared.ControlServer) -> shared.ControlMessage:
-        """w and c."""
-        return shared.ControlMessage(server.params, server.c)
-
-    def step(self, task: Task, w: Tensor, batch: Batch, msg: Any, client: Any) -> tuple[Tensor, Any]:
-        """c − c_k."""
-        return msg.c - client.c, client
-
-    def control(self, w: Tensor, msg: shared.ControlMessage, client: shared.ControlClient, local: Local) -> Tensor:
-        """c_k ← (w − w_k) / (K η) − weight (c − c_k): the mean direction less what the term added to it."""
-        return mean_direction(w - msg.params, local, "momentum") - self.weight * (msg.c - client.c)
-
-
-class Scaffold(Control):
-    """SCAFFOLD's term (option II, K corrected for momentum)."""
-
-    def reply(self, w: Tensor, msg: Any, client: Any, local: Local) -> tuple[shared.ControlReply, shared.ControlClient]:
-        """w_k − w and the change of c_k."""
-        c = self.control(w, msg, client, local)
-        return shared.ControlReply(w - msg.params, c - client.c), shared.ControlClient(c)
-
-    def update(self, server: shared.ControlServer, cohort: Cohort) -> shared.ControlServer:
-        """w ← Σ p_k w_k;  c ← c + (1/N) Σ_S Δc_k."""
-        return shared.update_controls(server, cohort)
-
-
-class NovaTerm(Control):
-    """FedNova's cross-client term on normalised updates, and its normalised averaging."""
-
-    def reply(self, w: Tensor, msg: Any, client: Any, local: Local) -> tuple[Normalised, shared.ControlClient]:
-        """(w_k − w) / a_k, the change of c_k, and a_k, the steps corrected for momentum."""
-        c, steps = self.control(w, msg, client, local), effective_steps(local)
-        return Normalised((w - msg.params) / steps, c - client.c, steps), shared.ControlClient(c)
-
-    def update(self, server: shared.ControlServer, cohort: Cohort) -> shared.ControlServer:
-        """w ← w + (Σ p_k a_k) Σ p_k (w_k − w) / a_k;  c as SCAFFOLD."""
-        params = server.params + cohort.mean.steps * cohort.mean.delta
-        return shared.update_controls(server, cohort)._replace(params=params)
-
-
-class DualTerm(Term):
-    """g_p = w_k − w − λ_k, with FedDyn's duals λ_k and their correction on the server, in units of α."""
-
-    def init_server(self, params: Tensor) -> DualServer:
-        """h = 0."""
-        return DualServer(params, torch.zeros_like(params))
-
-    def init_client(self, params: Tensor) -> DualClient:
-        """λ_k = 0."""
-        return DualClient(torch.zeros_like(params))
-
-    def step(self, task: Task, w: Tensor, batch: Batch, msg: Any, client: Any) -> tuple[Tensor, Any]:
-        """w_k − w − λ_k."""
-        return w - msg.params - client.lam, client
-
-    def reply(self, w: Tensor, msg: Any, client: Any, local: Local) -> tuple[Reply, DualClient]:
-        """λ_k ← λ_k − (w_k − w)."""
-        return Reply(w - msg.params), DualClient(client.lam - (w - msg.params))
-
-    def update(self, server: DualServer, cohort: Cohort) -> DualServer:
-        """h ← h − (1/N) Σ_S (w_k − w);  w ← Σ p_k w_k − h."""
-        h = server.h - cohort.size / cohort.population * cohort.uniform.delta
-        return DualServer(server.params + cohort.mean.delta - h, h)
-
-
-class Moon(Term):
-    """L_p = −log softmax([cos(z, z_w), cos(z, z_prev)] / T)[0], T = 0.5 unless given, z the penultimate features."""
-
-    def init_client(self, params: Tensor) -> Previous:
-        """The previous local model: w⁰."""
-        return Previous(params.clone())
-
-    def step(self, task: Task, w: Tensor, batch: Batch, msg: Any, client: Any) -> tuple[Tensor, Any]:
-        """∇L_p at w."""
-        near, far = (task.features(v, batch) for v in (msg.params, client.params))
-
-        def loss(v: Tensor) -> Tensor:
-            z = task.features(v, batch)
-            gap = F.cosine_similarity(z, far) - F.cosine_similarity(z, near)
-            return task.mean(F.softplus(gap / (self.temperature or 0.5)), batch)
-
-        return grad(loss)(w), client
-
-    def reply(self, w: Tensor, msg: Any, client: Any, local: Local) -> tuple[Reply, Previous]:
-        """Keep the local model."""
-        return Reply(w - msg.params), Previous(w)
-
-
-TERMS: dict[str, type[Term]] = {
-    "kl": KL,
-    "l2": L2,
-    "fednova": NovaTerm,
-    "scaffold": Scaffold,
-    "feddyn": DualTerm,
-    "moon": Moon,
-}

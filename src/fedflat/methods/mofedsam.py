@@ -1,4 +1,4 @@
-"""MoFedSAM (Qu et al., 2022, Algorithm 2): SAM's gradient, mixed with the last round's mean direction.
+"""MoFedSAM (Qu et al., 2022, Algorithm 2): SAM's gradient, mixed with the mean direction of the last round.
 
 down w, Δ | up w_k − w, η a_k | client keeps – | server keeps w, Δ
 
@@ -21,23 +21,29 @@ from fedflat.options import Fraction, NonNegative
 
 
 class Server(NamedTuple):
+    """The global model w and the mean direction Δ of the last round's steps, each [P]."""
+
     params: Tensor
     delta: Tensor
 
 
 class Message(NamedTuple):
+    """The global model w and the mean direction Δ, each [P]."""
+
     params: Tensor
     delta: Tensor
 
 
 class Reply(NamedTuple):
+    """The change w_k − w, [P], and the sum η a_k of the client's step sizes."""
+
     delta: Tensor
     span: Tensor
 
 
 @dataclass(frozen=True)
 class MoFedSAM(Method):
-    """Sharpness-aware clients with the server's momentum."""
+    """SAM on the clients with a momentum that all clients share."""
 
     citation: ClassVar[str] = """@inproceedings{qu2022fedsam,
   title = {Generalized Federated Learning via Sharpness Aware Minimization},
@@ -52,21 +58,21 @@ class MoFedSAM(Method):
     """Share β of the client's own gradient; 1 is FedSAM."""
 
     def init_server(self, params: Tensor) -> Server:
-        """No direction known."""
+        """Return the initial model and a direction of zeros."""
         return Server(params, torch.zeros_like(params))
 
     def broadcast(self, server: Server) -> Message:
-        """The model and the direction it last moved in."""
+        """Return the model and the mean direction of the last round."""
         return Message(server.params, server.delta)
 
     def step(self, task: Task, w: Tensor, batch: Batch, msg: Message, client: Any) -> tuple[Tensor, Any]:
-        """SAM's gradient and the mean direction."""
+        """Return SAM's gradient mixed with the mean direction."""
         return self.beta * sam_grad(task, w, batch, self.rho) + (1 - self.beta) * msg.delta, client
 
     def reply(self, w: Tensor, msg: Message, client: Any, local: Local) -> tuple[Reply, Any]:
-        """The change, and the step sizes it took."""
+        """Return the change of the model and the sum of the step sizes."""
         return Reply(w - msg.params, local.lr * effective_steps(local)), client
 
     def update(self, server: Server, cohort: Cohort) -> Server:
-        """Average, and remember the direction of an average step."""
+        """Average the models, and compute the direction of the cohort's average step."""
         return Server(server.params + cohort.mean.delta, -cohort.uniform.delta / cohort.uniform.span)

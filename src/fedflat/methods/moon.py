@@ -1,8 +1,11 @@
-"""MOON (Li et al., 2021, Algorithm 1): features like the global model's, unlike those of the client's last model.
+"""MOON (Li et al., 2021, Algorithm 1): features similar to the global model's, unlike those of the client's last model.
 
 down w | up w_k − w | client keeps w_k | server keeps w
 
 direction = ∇[f(w_k) + μ CE([cos(z, z_w), cos(z, z_prev)] / τ, 0)],  z the penultimate features
+
+z, z_w and z_prev are the features under w_k, under the received model w and under the client's model at the end of its
+last round (the initial model before that). CE(…, 0) is the cross entropy whose true class is the first, cos(z, z_w).
 """
 
 from __future__ import annotations
@@ -22,12 +25,14 @@ from fedflat.options import NonNegative, Positive
 
 
 class Client(NamedTuple):
+    """The client's model at the end of its last round, [P]."""
+
     previous: Tensor
 
 
 @dataclass(frozen=True)
 class MOON(Method):
-    """Model-contrastive learning."""
+    """Cross entropy and a contrastive loss between the features of three models."""
 
     citation: ClassVar[str] = """@inproceedings{li2021moon,
   title = {Model-Contrastive Federated Learning},
@@ -42,23 +47,39 @@ class MOON(Method):
     """Temperature τ of the contrastive loss."""
 
     def init_client(self, params: Tensor) -> Client:
-        """The initial model stands for the one not yet trained."""
+        """Return the initial model in place of the client's last one."""
         return Client(params.clone())
 
     def step(self, task: Task, w: Tensor, batch: Batch, msg: Any, client: Client) -> tuple[Tensor, Client]:
-        """The gradient of cross entropy and contrast; one pass through the body serves both."""
+        """Return the gradient of cross entropy and contrastive loss; both use the same features.
+
+        Raises:
+            UserError: the model has no parts `features` and `head`.
+        """
         if not task.has_head:
-            raise UserError("method moon: the model has no parts `features` and `head`; use another model")
-        towards, away = task.features(msg.params, batch), task.features(client.previous, batch)
+            raise UserError(None, "method moon", "the model has no parts `features` and `head`; use another model")
+        z_global, z_previous = task.features(msg.params, batch), task.features(client.previous, batch)
 
         def loss(v: Tensor) -> Tensor:
             z = task.features(v, batch)
-            likeness = torch.stack([cosine(z, towards), cosine(z, away)], -1) / self.tau
-            contrast = likeness.logsumexp(-1) - likeness[:, 0]
-            return task.cross_entropy(task.head(v, z), batch) + self.mu * task.mean(contrast, batch)
+            contrast = self.contrast(task, z, z_global, z_previous, batch)
+            return task.cross_entropy(task.head(v, z), batch) + self.mu * contrast
 
         return grad(loss)(w), client
 
+    def contrast(self, task: Task, z: Tensor, z_global: Tensor, z_previous: Tensor, batch: Batch) -> Tensor:
+        """Return the contrastive loss CE([cos(z, z_w), cos(z, z_prev)] / τ, 0), the mean over the batch.
+
+        Args:
+            task: computes the mean.
+            z: features under the client's model, [B, F].
+            z_global: features under the received model, [B, F].
+            z_previous: features under the client's last model, [B, F].
+            batch: the samples.
+        """
+        similarity = torch.stack([cosine(z, z_global), cosine(z, z_previous)], -1) / self.tau
+        return task.mean(similarity.logsumexp(-1) - similarity[:, 0], batch)
+
     def reply(self, w: Tensor, msg: Any, client: Client, local: Local) -> tuple[Reply, Client]:
-        """Send the change, keep the model."""
+        """Return the change of the model; the client keeps the model itself."""
         return Reply(w - msg.params), Client(w)

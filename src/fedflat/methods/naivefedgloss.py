@@ -2,7 +2,7 @@
 
 down w, ρ_l(t), e | up w_k − w | client keeps σ_k | server keeps w, σ, Δ, e, t
 
-exchange e = 0, from w: Δ = −Σ p_k (w_k − w), everything else is forgotten
+exchange e = 0, from w: Δ = −Σ p_k (w_k − w); w, σ_k and σ do not change
 exchange e = 1, same clients, from w̃ = w + ρ Δ / ‖Δ‖: w_k − w̃ updates w, σ_k and σ
 direction = ∇f(w_k + ρ_l(t) ∇f(w_k) / ‖∇f(w_k)‖) − σ_k + (w_k − w̃) / β
 σ_k ← σ_k − (w_k − w̃) / β;  σ ← σ − Σ_S (w_k − w̃) / (β N);  w ← w + Σ p_k (w_k − w̃) − β σ
@@ -24,6 +24,16 @@ from fedflat.options import Index, NonNegative, Positive
 
 
 class Server(NamedTuple):
+    """The server's state.
+
+    Args:
+        params: the global model w, [P].
+        sigma: the dual σ, the mean of all clients' σ_k, [P].
+        ascent: the pseudo-gradient Δ of the round's first exchange, [P].
+        exchange: the number e of the next exchange, 0 or 1, [].
+        round: the number t of rounds played, [].
+    """
+
     params: Tensor
     sigma: Tensor
     ascent: Tensor
@@ -32,18 +42,22 @@ class Server(NamedTuple):
 
 
 class Message(NamedTuple):
+    """The model w or w̃, [P], the clients' radius ρ_l(t) and the number e of the exchange."""
+
     params: Tensor
     rho: Tensor
     exchange: Tensor
 
 
 class Client(NamedTuple):
+    """The client's dual σ_k, [P]."""
+
     sigma: Tensor
 
 
 @dataclass(frozen=True)
 class NaiveFedGloSS(Method):
-    """Sharpness of the global loss along this round's own pseudo-gradient, at the price of two exchanges."""
+    """Minimise the sharpness of the global loss along the round's own pseudo-gradient, with two exchanges per round."""
 
     citation: ClassVar[str] = """@inproceedings{caldarola2025fedgloss,
   title = {Beyond Local Sharpness: Communication-Efficient Global Sharpness-aware Minimization for Federated Learning},
@@ -62,43 +76,39 @@ class NaiveFedGloSS(Method):
     warmup: Index = 0
     """T_s: rounds over which the clients' radius rises linearly from 0.001; 0 keeps it constant."""
     dual: Literal["paper", "released"] = "paper"
-    """Divisor of the server's dual: all clients N, or N times the cohort, as in FedGloSS's released code."""
+    """Divisor of the server's dual: N clients (the paper), or N times the cohort's size (FedGloSS's released code)."""
 
     def init_server(self, params: Tensor) -> Server:
-        """No dual, no pseudo-gradient, first exchange."""
-        none, zero = torch.zeros_like(params), params.new_zeros(())
-        return Server(params, none, none.clone(), zero, zero.clone())
+        """Return the initial model, with dual and pseudo-gradient 0, before the first exchange."""
+        zero = params.new_zeros(())
+        return Server(params, torch.zeros_like(params), torch.zeros_like(params), zero, zero.clone())
 
     def init_client(self, params: Tensor) -> Client:
-        """No dual."""
+        """Return a dual of zeros."""
         return Client(torch.zeros_like(params))
 
     def broadcast(self, server: Server) -> Message:
-        """The model; in the second exchange climbed along the pseudo-gradient of the first."""
+        """Return the model, in the second exchange perturbed along the pseudo-gradient of the first."""
         climb = server.exchange * self.rho * unit(server.ascent)
         return Message(
             server.params + climb, warmed_up_radius(self.rho_local, server.round, self.warmup), server.exchange
         )
 
     def step(self, task: Task, w: Tensor, batch: Batch, msg: Message, client: Client) -> tuple[Tensor, Client]:
-        """SAM's gradient, the dual and the penalty."""
+        """Return SAM's gradient with the dual and the penalty of ADMM."""
         g = sam_grad(task, w, batch, msg.rho if self.rho_local else 0.0)
         return g - client.sigma + (w - msg.params) / self.beta, client
 
     def reply(self, w: Tensor, msg: Message, client: Client, local: Local) -> tuple[Reply, Client]:
-        """Send the change; the dual follows the second exchange only."""
+        """Return the change of the model and the dual, which only the second exchange updates."""
         delta = w - msg.params
         return Reply(delta), Client(client.sigma - msg.exchange * delta / self.beta)
 
     def update(self, server: Server, cohort: Cohort) -> Server:
-        """Remember the pseudo-gradient, or average and correct by the dual."""
-        e, t, divisor = (
-            server.exchange,
-            server.round,
-            cohort.population * (cohort.size if self.dual == "released" else 1),
-        )
+        """Store the pseudo-gradient (first exchange), or average the models and update the dual (second)."""
+        divisor = cohort.population * (cohort.size if self.dual == "released" else 1)
         sigma = server.sigma - cohort.size / divisor * cohort.uniform.delta / self.beta
         params = server.params + cohort.mean.delta - self.beta * sigma
-        first = Server(server.params, server.sigma, -cohort.mean.delta, torch.ones_like(e), t)
-        second = Server(params, sigma, server.ascent, torch.zeros_like(e), t + 1)
-        return Server(*(torch.where(e > 0, new, old) for old, new in zip(first, second, strict=True)))
+        first = server._replace(ascent=-cohort.mean.delta, exchange=torch.ones_like(server.exchange))
+        second = Server(params, sigma, server.ascent, torch.zeros_like(server.exchange), server.round + 1)
+        return Server(*(torch.where(server.exchange > 0, b, a) for a, b in zip(first, second, strict=True)))

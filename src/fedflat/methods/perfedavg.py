@@ -3,6 +3,8 @@
 down w | up w_k − w | client keeps – | server keeps w
 
 direction = ∇f(w_k − α ∇f(w_k; B); B′), with B and B′ the samples at even and at odd places of the batch
+
+The second derivatives of the original are left out (first order).
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from fedflat.options import NonNegative
 
 @dataclass(frozen=True)
 class PerFedAvg(Method):
-    """Model-agnostic meta-learning without second derivatives."""
+    """Model-agnostic meta-learning: minimise the loss after one local step, without second derivatives."""
 
     citation: ClassVar[str] = """@inproceedings{fallah2020perfedavg,
   title = {Personalized Federated Learning with Theoretical Guarantees: A Model-Agnostic Meta-Learning Approach},
@@ -30,16 +32,16 @@ class PerFedAvg(Method):
 }"""
 
     inner_lr: NonNegative = 0.01
-    """Learning rate α of the step towards the client."""
+    """Learning rate α of the inner step, after which the gradient is taken."""
 
     def step(self, task: Task, w: Tensor, batch: Batch, msg: Any, client: Any) -> tuple[Tensor, Any]:
-        """The gradient after a step, on samples which that step has not seen."""
-        first, second = _halves(batch)
+        """Return the gradient after one inner step, on samples that the inner step does not use."""
+        first, second = _split_batch(batch)
         return task.grad(w - self.inner_lr * task.grad(w, first), second), client
 
 
-def _halves(batch: Batch) -> tuple[Batch, Batch]:
-    """The samples at even and at odd places; one that is alone serves as both."""
+def _split_batch(batch: Batch) -> tuple[Batch, Batch]:
+    """Return the samples at even and at odd places, by masks; a single sample is in both halves."""
     odd = torch.arange(len(batch.y), device=batch.y.device) % 2 == 1
     alone = batch.mask.sum() == 1
     return batch._replace(mask=batch.mask & ~odd), batch._replace(mask=batch.mask & (odd | alone))

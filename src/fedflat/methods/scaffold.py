@@ -4,6 +4,8 @@ down w, c | up w_k − w, Δc_k | client keeps c_k | server keeps w, c
 
 direction = ∇f(w_k) − c_k + c
 Δc_k = −c + (w − w_k) / (K η);  c_k ← c_k + Δc_k;  c ← c + (1/N) Σ_S Δc_k;  w ← w + Σ p_k (w_k − w)
+
+c_k estimates the client's gradient and c the mean of all clients' gradients.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from fedflat.methods.shared import (
 
 @dataclass(frozen=True)
 class SCAFFOLD(Method):
-    """Stochastic controlled averaging."""
+    """Gradients corrected by control variates, which estimate how far the client's differs from the mean one."""
 
     citation: ClassVar[str] = """@inproceedings{karimireddy2020scaffold,
   title = {{SCAFFOLD}: Stochastic Controlled Averaging for Federated Learning},
@@ -40,30 +42,30 @@ class SCAFFOLD(Method):
 }"""
 
     steps: StepCount = "momentum"
-    """K in the control variates: the client's steps as counted (plain), or corrected for its momentum."""
+    """Number of steps K in the control variates: as counted (plain), or corrected for the client's momentum."""
 
     def init_server(self, params: Tensor) -> ControlServer:
-        """No drift known."""
+        """Return the initial model and a control variate of zeros."""
         return init_controls(params)[0]
 
     def init_client(self, params: Tensor) -> ControlClient:
-        """No drift known."""
+        """Return a control variate of zeros."""
         return init_controls(params)[1]
 
     def broadcast(self, server: ControlServer) -> ControlMessage:
-        """The model and the mean control variate."""
+        """Return the model and the mean control variate."""
         return ControlMessage(server.params, server.c)
 
     def step(
         self, task: Task, w: Tensor, batch: Batch, msg: ControlMessage, client: ControlClient
     ) -> tuple[Tensor, ControlClient]:
-        """The corrected gradient."""
+        """Return the gradient, corrected by the difference of the control variates."""
         return task.grad(w, batch) - client.c + msg.c, client
 
     def reply(
         self, w: Tensor, msg: ControlMessage, client: ControlClient, local: Local
     ) -> tuple[ControlReply, ControlClient]:
-        """The changes of the model and of the control variate."""
+        """Return the changes of the model and of the client's control variate, and the new control variate."""
         return control_reply(w, msg, client, local, self.steps)
 
     def update(self, server: ControlServer, cohort: Cohort) -> ControlServer:

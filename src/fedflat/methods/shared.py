@@ -1,6 +1,7 @@
-"""Pieces that several methods share: SAM's gradient, the direction of an average step, control variates.
+"""What several methods share: SAM's gradient, the direction of a client's average step, SCAFFOLD's control variates.
 
-Control variates estimate each client's gradient c_k and the mean gradient c; their difference is the client's drift:
+The control variates c_k and c estimate the gradient of client k and the mean gradient of all clients. Their difference
+is the drift of the client, by which SCAFFOLD and FedGAMMA correct every gradient:
 
 Δc_k = −c + (w − w_k) / (K η);  c_k ← c_k + Δc_k;  c ← c + (1/N) Σ_S Δc_k
 """
@@ -16,11 +17,18 @@ from fedflat.core.method import Cohort, Local
 from fedflat.core.task import Batch, Task
 from fedflat.core.vectors import unit
 
-StepCount = Literal["plain", "momentum"]
+StepCount = Literal["plain", "momentum"]  # the number of local steps: as counted, or corrected for momentum
 
 
 def sam_grad(task: Task, w: Tensor, batch: Batch, rho: float | Tensor) -> Tensor:
-    """∇f(w + ρ ∇f(w) / ‖∇f(w)‖), both gradients on the same batch; the number 0 for ρ costs one gradient only."""
+    """Return SAM's gradient ∇f(w + ρ ∇f(w) / ‖∇f(w)‖), [P], with both gradients on the same batch.
+
+    Args:
+        task: the model and its loss f.
+        w: the client's model, [P].
+        batch: the samples.
+        rho: the radius ρ. The Python number 0 costs one gradient only, a tensor always two.
+    """
     g = task.grad(w, batch)
     if isinstance(rho, float | int) and not rho:
         return g
@@ -28,56 +36,103 @@ def sam_grad(task: Task, w: Tensor, batch: Batch, rho: float | Tensor) -> Tensor
 
 
 def warmed_up_radius(rho: float, round: Tensor, rounds: int) -> Tensor:
-    """ρ(t) = 0.001 + (ρ − 0.001) t / T_s until round T_s, ρ from then on, and always where T_s or ρ is 0 (FedGloSS)."""
+    """Return FedGloSS's radius in round t, a scalar tensor: it rises linearly during the first T_s rounds.
+
+    ρ(t) = 0.001 + (ρ − 0.001) t / T_s for t < T_s, and ρ from then on. If T_s or ρ is 0, it is always ρ.
+
+    Args:
+        rho: the final radius ρ.
+        round: the round t, counted from 0, a scalar tensor.
+        rounds: the number T_s of rounds.
+    """
     if not rounds or not rho:
         return torch.full_like(round, rho)
     return 0.001 + (rho - 0.001) * (round / rounds).clamp(max=1)
 
 
 def effective_steps(local: Local) -> Tensor:
-    """a = (K − m (1 − m^K) / (1 − m)) / (1 − m): with momentum m, K steps along g move w by a·η·g (K where m = 0)."""
+    """Return the number a of steps without momentum that move as far as the client's K steps with momentum m.
+
+    K steps along a constant g move w by a η g with a = (K − m (1 − m^K) / (1 − m)) / (1 − m); a = K if m = 0.
+
+    Args:
+        local: the client's K and m.
+    """
     m, steps = local.momentum, local.steps
     return (steps - m * (1 - m**steps) / (1 - m)) / (1 - m)
 
 
 def mean_direction(delta: Tensor, local: Local, steps: StepCount) -> Tensor:
-    """−(w_k − w) / (K η), the direction of the client's average step; K as it is or corrected for momentum."""
+    """Return −(w_k − w) / (K η), the direction of the client's average step, [P].
+
+    Args:
+        delta: the change w_k − w of the model, [P].
+        local: the client's learning rate η, its number of steps K and its momentum.
+        steps: K as counted ("plain") or as `effective_steps` ("momentum").
+    """
     return -delta / (local.lr * (effective_steps(local) if steps == "momentum" else local.steps))
 
 
 class ControlServer(NamedTuple):
+    """The global model w and the mean control variate c, each [P]."""
+
     params: Tensor
     c: Tensor
 
 
 class ControlMessage(NamedTuple):
+    """The global model w and the mean control variate c, each [P]."""
+
     params: Tensor
     c: Tensor
 
 
 class ControlClient(NamedTuple):
+    """The client's control variate c_k, [P]."""
+
     c: Tensor
 
 
 class ControlReply(NamedTuple):
+    """The changes w_k − w and Δc_k of the model and of the control variate, each [P]."""
+
     delta: Tensor
     c: Tensor
 
 
 def init_controls(params: Tensor) -> tuple[ControlServer, ControlClient]:
-    """No drift known."""
+    """Return the states of the server and of a client before the first round, with control variates of zeros.
+
+    Args:
+        params: the initial model, [P].
+    """
     return ControlServer(params, torch.zeros_like(params)), ControlClient(torch.zeros_like(params))
 
 
 def control_reply(
     w: Tensor, msg: ControlMessage, client: ControlClient, local: Local, steps: StepCount
 ) -> tuple[ControlReply, ControlClient]:
-    """The changes of the model and of the client's control variate."""
+    """Return the changes of the model and of the client's control variate, and the client's new state.
+
+    Args:
+        w: the client's model at the end of local training, [P].
+        msg: the received model and control variate.
+        client: the client's control variate.
+        local: the client's learning rate, number of steps and momentum.
+        steps: how K is counted, see `mean_direction`.
+    """
     change = mean_direction(w - msg.params, local, steps) - msg.c
     return ControlReply(w - msg.params, change), ControlClient(client.c + change)
 
 
 def update_controls(server: ControlServer, cohort: Cohort) -> ControlServer:
-    """Average the models; c is the mean over all clients, most of which did not change theirs."""
+    """Return the server's next state: the mean of the models, and c + (|S| / N) mean_S Δc_k.
+
+    The factor |S| / N makes c the mean over all N clients, since only the cohort's control variates changed.
+
+    Args:
+        server: the server's state.
+        cohort: the means of the replies.
+    """
     c = server.c + cohort.size / cohort.population * cohort.uniform.c
     return ControlServer(server.params + cohort.mean.delta, c)

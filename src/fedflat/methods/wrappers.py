@@ -1,9 +1,10 @@
-"""Methods around a method: the base class `Wrapper`, server momentum (FedAvgM) and weight averaging (FedSWA).
+"""Wrappers: methods that change the server's step of any other method, the inner method.
 
-down … | up … | client keeps … | server keeps …, e, own
+FedAvgM (momentum), FedAdam, FedYogi and FedAdagrad (adaptive steps) and FedSWA (weight averaging). Clients do what the
+inner method tells them. A wrapper acts once per round, after the last exchange e of the inner method. From the model w
+before the round and the model w⁺ that the inner method made of it, the wrapper computes its own next model.
 
-`…` stands for what the inner method sends and keeps. A wrapper acts once per round, after the last exchange e, on the
-change from w to the inner method's next model w⁺.
+In the lines "down … | up … | client keeps … | server keeps …", … stands for what the inner method sends and keeps.
 """
 
 from __future__ import annotations
@@ -17,85 +18,104 @@ from torch import Tensor
 from fedflat.core.method import Cohort, Local, Method
 from fedflat.core.state import tree_map
 from fedflat.core.task import Batch, Task
-from fedflat.options import Count, Fraction, Positive
+from fedflat.methods.fedavg import FedAvg
+from fedflat.options import Count, Fraction, NonNegative, Positive
 
 
 def training_params(server: Any) -> Tensor:
-    """The model that training goes on from: the innermost `params`."""
+    """Return the model from which training continues, [P]: `params` of the innermost method.
+
+    It differs from server.params, which is evaluated, where a wrapper evaluates another model (FedSWA).
+
+    Args:
+        server: the state of a wrapped method or of any other.
+    """
     return server.params if "params" in server._fields else training_params(server.inner)
 
 
 def with_training_params(server: Any, params: Tensor) -> Any:
-    """The same server with another model to go on from."""
+    """Return the same server state with another model from which training continues.
+
+    Args:
+        server: the state of a wrapped method or of any other.
+        params: the model, [P].
+    """
     if "params" in server._fields:
         return server._replace(params=params)
     return server._replace(inner=with_training_params(server.inner, params))
 
 
-def _fedavg() -> Method:
-    """Imported late: the methods' package has wrapped methods too."""
-    from fedflat.methods.fedavg import FedAvg
-
-    return FedAvg()
-
-
 @dataclass(frozen=True)
 class Wrapper(Method):
-    """Leaves clients to the inner method; a wrapper adds its own tensors to the server and `settle`s each round."""
+    """Base class: clients follow the inner method, the server takes the inner step and then its own, `server_step`.
 
-    inner: Method = field(default_factory=_fedavg)
-    """The method inside."""
+    A subclass defines `init_server` and `server_step`. Its server state is a NamedTuple that begins with `inner`, the
+    inner method's state, and `exchange`, the number of exchanges already played in the round, and has a property or
+    field `params`.
+    """
+
+    inner: Method = field(default_factory=FedAvg)
+    """The inner method."""
 
     @property
     def exchanges(self) -> int:  # type: ignore[override]
-        """As many as the inner method's."""
+        """The inner method's number of exchanges per round."""
         return self.inner.exchanges
 
     @property
     def frozen(self) -> str:  # type: ignore[override]
-        """The inner method's."""
+        """The prefix of the parameters that the inner method does not train."""
         return self.inner.frozen
 
     def init_client(self, params: Tensor) -> Any:
-        """The inner method's."""
+        """Return the inner method's client state."""
         return self.inner.init_client(params)
 
     def broadcast(self, server: Any) -> Any:
-        """The inner method's."""
+        """Return the inner method's message."""
         return self.inner.broadcast(server.inner)
 
     def step(self, task: Task, w: Tensor, batch: Batch, msg: Any, client: Any) -> tuple[Tensor, Any]:
-        """The inner method's."""
+        """Return the inner method's direction."""
         return self.inner.step(task, w, batch, msg, client)
 
     def reply(self, w: Tensor, msg: Any, client: Any, local: Local) -> tuple[Any, Any]:
-        """The inner method's."""
+        """Return the inner method's reply."""
         return self.inner.reply(w, msg, client, local)
 
     def personal(self, server: Any, client: Any) -> Tensor:
-        """The inner method's, from the evaluated model."""
+        """Return the inner method's model for a client, computed from the model that is evaluated."""
         return self.inner.personal(with_training_params(server.inner, server.params), client)
 
     def update(self, server: Any, cohort: Cohort) -> Any:
-        """The inner update, and after the last exchange the wrapper's own."""
+        """Return the state after the inner method's update and, after the last exchange, the wrapper's own step."""
         inner = self.inner.update(server.inner, cohort)
-        settled = self.settle(server, inner)._replace(exchange=torch.zeros_like(server.exchange))
-        waiting = server._replace(inner=inner, exchange=server.exchange + 1)
-        last = waiting.exchange >= self.exchanges
-        return tree_map(lambda new, old: torch.where(last, new, old), settled, waiting)
+        after_round = self.server_step(server, inner)._replace(exchange=torch.zeros_like(server.exchange))
+        within_round = server._replace(inner=inner, exchange=server.exchange + 1)
+        last = within_round.exchange >= self.exchanges
+        return tree_map(lambda a, b: torch.where(last, a, b), after_round, within_round)
 
-    def settle(self, server: Any, inner: Any) -> Any:
-        """The server's next state, given its last and the inner server's next."""
+    def server_step(self, server: Any, inner: Any) -> Any:
+        """Return the wrapper's server state after a round. Every wrapper defines it.
+
+        Args:
+            server: the wrapper's state before the last exchange of the round; training_params(server.inner) is w for
+                methods that change their model in the last exchange only.
+            inner: the inner method's state after the round; training_params(inner) is w⁺.
+        """
         raise NotImplementedError
 
 
 class MomentumServer(NamedTuple):
+    """The inner method's state, the number e of exchanges in this round, and the momentum m, [P]."""
+
     inner: Any
     exchange: Tensor
     momentum: Tensor
 
     @property
     def params(self) -> Tensor:
+        """The model that is evaluated, [P]."""
         return self.inner.params
 
 
@@ -121,17 +141,27 @@ class ServerMomentum(Wrapper):
     """The server's learning rate η_s."""
 
     def init_server(self, params: Tensor) -> MomentumServer:
-        """No momentum."""
+        """Return the inner method's initial state and a momentum of zeros."""
         return MomentumServer(self.inner.init_server(params), params.new_zeros(()), torch.zeros_like(params))
 
-    def settle(self, server: MomentumServer, inner: Any) -> MomentumServer:
-        """Gather momentum, step along it."""
+    def server_step(self, server: MomentumServer, inner: Any) -> MomentumServer:
+        """Update the momentum and move the model along it."""
         w = training_params(server.inner)
         momentum = self.beta * server.momentum + w - training_params(inner)
         return MomentumServer(with_training_params(inner, w - self.server_lr * momentum), server.exchange, momentum)
 
 
 class AveragedServer(NamedTuple):
+    """The server's state.
+
+    Args:
+        inner: the inner method's state.
+        exchange: the number e of exchanges in this round, [].
+        average: the mean w̄ of the models, [P].
+        models: the number n of models in the mean, [].
+        round: the number t of rounds played, [].
+    """
+
     inner: Any
     exchange: Tensor
     average: Tensor
@@ -140,16 +170,17 @@ class AveragedServer(NamedTuple):
 
     @property
     def params(self) -> Tensor:
+        """The model that is evaluated, [P]: the mean, before round t₀ the inner method's model."""
         return torch.where(self.models > 0, self.average, self.inner.params)
 
 
 @dataclass(frozen=True)
 class Averaged(Wrapper):
-    """FedSWA (Caldarola et al., 2022): evaluate the running mean of the server's models.
+    """FedSWA (Caldarola et al., 2022): evaluate the mean of the server's models of several rounds.
 
     down … | up … | client keeps … | server keeps …, e, w̄, n, t
 
-    w̄ ← (n w̄ + w⁺) / (n + 1) after rounds t = t₀, t₀ + k, …; training goes on from w⁺
+    w̄ ← (n w̄ + w⁺) / (n + 1) after rounds t = t₀, t₀ + k, …; training continues from w⁺
     """
 
     citation: ClassVar[str] = """@inproceedings{caldarola2022fedasam,
@@ -165,16 +196,134 @@ class Averaged(Wrapper):
     """k: every how many rounds a model enters the mean."""
 
     def init_server(self, params: Tensor) -> AveragedServer:
-        """Nothing averaged."""
+        """Return the inner method's initial state and an empty mean."""
         zero = params.new_zeros(())
         return AveragedServer(
             self.inner.init_server(params), zero, torch.zeros_like(params), zero.clone(), zero.clone()
         )
 
-    def settle(self, server: AveragedServer, inner: Any) -> AveragedServer:
-        """Count the round, take its model in."""
+    def server_step(self, server: AveragedServer, inner: Any) -> AveragedServer:
+        """Count the round, and add its model to the mean if it is one of the chosen rounds."""
         round = server.round + 1
-        taken = ((round >= self.start_round) & ((round - self.start_round) % self.every == 0)).to(round.dtype)
-        models = server.models + taken
-        average = server.average + taken * (inner.params - server.average) / models.clamp(min=1)
+        chosen = ((round >= self.start_round) & ((round - self.start_round) % self.every == 0)).to(round.dtype)
+        models = server.models + chosen
+        average = server.average + chosen * (inner.params - server.average) / models.clamp(min=1)
         return AveragedServer(inner, server.exchange, average, models, round)
+
+
+class AdaptiveServerState(NamedTuple):
+    """The inner method's state, the number e of exchanges in this round, and the moments m and v, each [P]."""
+
+    inner: Any
+    exchange: Tensor
+    m: Tensor
+    v: Tensor
+
+    @property
+    def params(self) -> Tensor:
+        """The model that is evaluated, [P]."""
+        return self.inner.params
+
+
+@dataclass(frozen=True)
+class Adaptive(Wrapper):
+    """Base of FedAdam, FedYogi and FedAdagrad (Reddi et al., 2021, Algorithm 2): a server step scaled per coordinate.
+
+    down … | up … | client keeps … | server keeps …, e, m, v
+
+    m ← β₁ m + (1 − β₁)(w⁺ − w);  w ← w + η_s m / (√v + τ). The three differ in how (w⁺ − w)² updates v.
+    """
+
+    citation: ClassVar[str] = """@inproceedings{reddi2021fedopt,
+  title = {Adaptive Federated Optimization},
+  author = {Reddi, Sashank J. and Charles, Zachary and Zaheer, Manzil and Garrett, Zachary and Rush, Keith and
+            Kone{\\v{c}}n{\\'y}, Jakub and Kumar, Sanjiv and McMahan, H. Brendan},
+  booktitle = {ICLR},
+  year = {2021}
+}"""
+
+    server_lr: Positive = 0.01
+    """The server's learning rate η_s."""
+    beta1: Fraction = 0.9
+    """Decay β₁ of m, the moving average of the model's change."""
+    tau: Positive = 1e-3
+    """Adaptivity τ, added to √v: limits how much small changes are scaled up."""
+    v0: NonNegative | None = None
+    """Initial value of v; τ² unless given."""
+
+    def init_server(self, params: Tensor) -> AdaptiveServerState:
+        """Return the inner method's initial state, m = 0 and v = v₀."""
+        v = torch.full_like(params, self.tau**2 if self.v0 is None else self.v0)
+        return AdaptiveServerState(self.inner.init_server(params), params.new_zeros(()), torch.zeros_like(params), v)
+
+    def server_step(self, server: AdaptiveServerState, inner: Any) -> AdaptiveServerState:
+        """Update both moments and move the model."""
+        w = training_params(server.inner)
+        change = training_params(inner) - w
+        m = self.beta1 * server.m + (1 - self.beta1) * change
+        v = self.second_moment(server.v, change.square())
+        return AdaptiveServerState(
+            with_training_params(inner, w + self.server_lr * m / (v.sqrt() + self.tau)), server.exchange, m, v
+        )
+
+    def second_moment(self, v: Tensor, square: Tensor) -> Tensor:
+        """Return the next v, [P]. Every subclass defines it.
+
+        Args:
+            v: the last v, [P].
+            square: the squared change (w⁺ − w)², [P].
+        """
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class ServerAdam(Adaptive):
+    """FedAdam (Reddi et al., 2021, Algorithm 2): a step of Adam on the server.
+
+    down … | up … | client keeps … | server keeps …, e, m, v
+
+    m ← β₁ m + (1 − β₁)(w⁺ − w);  v ← β₂ v + (1 − β₂)(w⁺ − w)²;  w ← w + η_s m / (√v + τ)
+    """
+
+    beta2: Fraction = 0.99
+    """Decay β₂ of v, the moving average of the squared change."""
+
+    def second_moment(self, v: Tensor, square: Tensor) -> Tensor:
+        """Return the moving average of the squared change."""
+        return self.beta2 * v + (1 - self.beta2) * square
+
+
+@dataclass(frozen=True)
+class ServerYogi(Adaptive):
+    """FedYogi (Reddi et al., 2021, Algorithm 2): a step of Yogi on the server.
+
+    down … | up … | client keeps … | server keeps …, e, m, v
+
+    m ← β₁ m + (1 − β₁)(w⁺ − w);  v ← v − (1 − β₂)(w⁺ − w)² sign(v − (w⁺ − w)²);  w ← w + η_s m / (√v + τ)
+    """
+
+    beta2: Fraction = 0.99
+    """Decay β₂ of v, the moving average of the squared change."""
+
+    def second_moment(self, v: Tensor, square: Tensor) -> Tensor:
+        """Return v moved towards the squared change, by a step in proportion to the squared change."""
+        return v - (1 - self.beta2) * square * torch.sign(v - square)
+
+
+@dataclass(frozen=True)
+class ServerAdagrad(Adaptive):
+    """FedAdagrad (Reddi et al., 2021, Algorithm 2): a step of Adagrad on the server.
+
+    down … | up … | client keeps … | server keeps …, e, m, v
+
+    m ← β₁ m + (1 − β₁)(w⁺ − w);  v ← v + (w⁺ − w)²;  w ← w + η_s m / (√v + τ)
+    """
+
+    server_lr: Positive = 0.1
+    """The server's learning rate η_s."""
+    beta1: Fraction = 0.0
+    """Decay β₁ of m, the moving average of the model's change."""
+
+    def second_moment(self, v: Tensor, square: Tensor) -> Tensor:
+        """Return the sum of all squared changes."""
+        return v + square

@@ -1,6 +1,11 @@
-"""Architectures. Each has `features(x)` and a submodule `head`, and forward(x) = head(features(x)).
+"""The built-in models, by name.
 
-Models whose class says `takes_batch = True` are called with the batch as well: forward(x, batch), features(x, batch).
+A model consists of `features`, which maps images [B, channels, height, width] to vectors [B, F], and `head`, which maps
+these to class scores [B, classes]: forward(x) = head(features(x)). Methods that treat the head apart (FedSOL, MOON,
+FedBABU) need both parts; a model of your own may do without them for the others.
+
+A model whose class has `takes_batch = True` is called with the batch as well, forward(x, batch) and features(x, batch),
+because its normalisation needs the mask of the padding or its dropout the keys of the samples.
 """
 
 from __future__ import annotations
@@ -9,7 +14,7 @@ from collections.abc import Callable
 
 from torch import nn
 
-from fedflat.errors import UserError, near_miss, only_in_python
+from fedflat.errors import UserError, near_miss
 from fedflat.models import cnn, resnet, vit
 from fedflat.models.layers import Shape
 
@@ -30,8 +35,17 @@ MODELS: dict[str, Callable[[Shape, int], nn.Module]] = {
 
 
 def build_model(name: str, shape: Shape, classes: int) -> nn.Module:
-    """The model `name` for images of `shape` (channels, height, width), its parameters drawn from torch's generator."""
-    only_in_python("--model", name)
+    """Return a new model, with parameters drawn from torch's global random generator.
+
+    Args:
+        name: a name of MODELS, such as "resnet18".
+        shape: channels, height and width of an image.
+        classes: the number of classes.
+
+    Raises:
+        UserError: there is no model of this name, or it cannot take images of this shape.
+    """
     if name not in MODELS:
-        raise UserError(f"--model {name}: unknown model{near_miss(name, MODELS)}; the models are {', '.join(MODELS)}")
+        known = ", ".join(MODELS)
+        raise UserError("model", name, f"unknown model{near_miss(name, MODELS)}; the models are {known}")
     return MODELS[name](shape, classes)

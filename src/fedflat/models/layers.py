@@ -1,4 +1,8 @@
-"""What several architectures share: the classifier itself, checks of its input, and layers that see the batch."""
+"""Parts that several models share: the classifier, normalisation, dropout, and the check of the images' shape.
+
+`BatchNorm` and `Dropout` stand for torch's own in models of your own. torch's BatchNorm would count padding as samples,
+and its dropout draws from the global random state, so that results would depend on the engine.
+"""
 
 from __future__ import annotations
 
@@ -11,26 +15,30 @@ from torch import Tensor, nn
 from fedflat.core.random import hash_words, purpose_key, uniform_from
 from fedflat.errors import UserError
 
-Shape = tuple[int, int, int]
-
+Shape = tuple[int, int, int]  # channels, height, width
 
 _DROPOUT = purpose_key("dropout")
 
 
 class BatchInfo(Protocol):
-    """What a layer may know of the batch beside the images."""
+    """What a layer may use of a batch beside the images; core.task.Batch has it."""
 
     @property
     def mask(self) -> Tensor:
-        """[B] bool; False marks a padding sample, which no statistic may depend on."""
+        """bool [B], False for padding samples, on which no statistic may depend."""
 
     @property
     def key(self) -> Tensor | None:
-        """[B] int64 hash keys of the samples, None at evaluation."""
+        """int64 [B], a hash key for every sample; None at evaluation."""
 
 
 class Classifier(nn.Module):
-    """forward(x) = head(features(x)); `features` maps [B, channels, height, width] to [B, F]."""
+    """A model in two parts: forward(x) = head(features(x)).
+
+    Args:
+        features: maps images [B, channels, height, width] to features [B, F].
+        head: maps features [B, F] to class scores [B, classes].
+    """
 
     takes_batch: ClassVar[bool] = False
 
@@ -44,30 +52,40 @@ class Classifier(nn.Module):
 
 
 class BatchClassifier(Classifier):
-    """forward(x, batch) = head(features(x, batch)), for features that look across the batch or draw random numbers."""
+    """A classifier whose features also need the batch: forward(x, batch) = head(features(x, batch)).
+
+    The features need the mask where they normalise over samples, and the keys where they contain dropout.
+    """
 
     takes_batch: ClassVar[bool] = True
 
 
 class GreyToColour(nn.Module):
-    """Repeat a grey image to three channels; a colour image passes unchanged."""
+    """Repeat grey images [B, 1, H, W] to three channels. Colour images [B, 3, H, W] pass unchanged."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x.expand(-1, 3, -1, -1)
 
 
 class GlobalPool(nn.Module):
-    """The mean over all pixels, [B, C, H, W] -> [B, C]."""
+    """The mean over all pixels, [B, C, H, W] → [B, C]."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x.mean((2, 3))
 
 
 class BatchNorm(nn.Module):
-    """Normalise [B, channels, ...] by the statistics of this batch, in training and at evaluation; no running averages.
+    """Batch normalisation by the statistics of the batch itself, in training and at evaluation.
 
-    Over the N samples with mask m_n = 1 and all P pixels p (of vectors, 1), per channel:
-    μ = Σ m_n x_np / (N P), σ² = Σ m_n (x_np − μ)² / (N P) (biased), y = γ (x − μ) / √(σ² + 1e-5) + β.
+    There are no running averages, so that all that clients exchange are parameters. For every channel, over the N
+    samples n whose mask m_n is 1 and the P pixels p of each (P = 1 for vectors):
+
+    μ = Σ m_n x_np / (N P);  σ² = Σ m_n (x_np − μ)² / (N P) (biased);  y = γ (x − μ) / √(σ² + 1e-5) + β
+
+    Called as norm(x, mask) with x of [B, channels, ...] and the bool mask [B] of the batch.
+
+    Args:
+        channels: the number of channels of the input.
     """
 
     def __init__(self, channels: int) -> None:
@@ -76,24 +94,28 @@ class BatchNorm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(channels))
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        wide, others, ones = _wide(x), (0, *range(2, x.dim())), [1] * (x.dim() - 2)
+        wide, axes, ones = _at_least_float32(x), (0, *range(2, x.dim())), [1] * (x.dim() - 2)
         real = mask.view(-1, 1, *ones).to(wide.dtype)
-        share = real / (real.sum().clamp(min=1) * math.prod(x.shape[2:]))  # clamp: a batch of padding only stays finite
-        centred = wide - (wide * share).sum(others, keepdim=True)
-        variance = (centred.square() * share).sum(others, keepdim=True)
-        normal = (centred * torch.rsqrt(variance + 1e-5)).to(x.dtype)
-        return normal * self.weight.view(-1, *ones) + self.bias.view(-1, *ones)
+        share = real / (real.sum().clamp(min=1) * math.prod(x.shape[2:]))  # clamp: finite where all is padding
+        centred = wide - (wide * share).sum(axes, keepdim=True)
+        variance = (centred.square() * share).sum(axes, keepdim=True)
+        normalised = (centred * torch.rsqrt(variance + 1e-5)).to(x.dtype)
+        return normalised * self.weight.view(-1, *ones) + self.bias.view(-1, *ones)
 
 
-def _wide(x: Tensor) -> Tensor:
-    """`x` in at least 32 bits: sums over a batch leave the range of 16."""
+def _at_least_float32(x: Tensor) -> Tensor:
+    """Return x with at least 32 bits, because sums over a batch or an image leave the range of 16."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 class GroupNorm(nn.Module):
-    """Normalise each sample over the pixels and channels of each of `groups` equal groups, as nn.GroupNorm does.
+    """Group normalisation of each sample over the pixels and channels of each group, as nn.GroupNorm does.
 
     Written out because torch's own cannot be traced under vmap with varying sizes.
+
+    Args:
+        groups: the number of groups, which divides `channels`.
+        channels: the number of channels of the input [B, channels, height, width].
     """
 
     def __init__(self, groups: int, channels: int) -> None:
@@ -103,18 +125,24 @@ class GroupNorm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(channels))
 
     def forward(self, x: Tensor) -> Tensor:
-        grouped = _wide(x).unflatten(1, (self.groups, -1))
+        grouped = _at_least_float32(x).unflatten(1, (self.groups, -1))
         centred = grouped - grouped.mean((2, 3, 4), keepdim=True)
         variance = centred.square().mean((2, 3, 4), keepdim=True)
-        normal = (centred * torch.rsqrt(variance + 1e-5)).flatten(1, 2).to(x.dtype)
-        return normal * self.weight[:, None, None] + self.bias[:, None, None]
+        normalised = (centred * torch.rsqrt(variance + 1e-5)).flatten(1, 2).to(x.dtype)
+        return normalised * self.weight[:, None, None] + self.bias[:, None, None]
 
 
 class Dropout(nn.Module):
-    """Zero each unit with probability p and divide the others by 1 − p; the identity without keys.
+    """Dropout: set each unit to 0 with probability p and divide the others by 1 − p. Without keys, the identity.
 
-    Unit u of a sample with key k is dropped where uniform(fold(k, 'dropout', number, u)) < p, so the outcome depends
-    on the sample's key only, whatever the batch around it. Layers of one model are numbered from 1.
+    Unit u of a sample with key k is dropped if the uniform number of hash(k, "dropout", number, u) is less than p. The
+    outcome depends on the sample's key alone and not on the rest of the batch.
+
+    Called as dropout(x, batch.key) with x of [B, ...].
+
+    Args:
+        p: the probability.
+        number: a number for this layer, different from those of the model's other dropout layers.
     """
 
     def __init__(self, p: float, number: int) -> None:
@@ -130,16 +158,28 @@ class Dropout(nn.Module):
         return x * keep.view(x.shape) / (1 - self.p)
 
 
-def image_sides(model: str, shape: Shape, least: int, most: int | None = None, multiple: int = 1) -> tuple[int, int]:
-    """Height and width of an input that `model` can take, else a UserError."""
+def check_image_shape(
+    model: str, shape: Shape, min_side: int, max_side: int | None = None, multiple: int = 1
+) -> tuple[int, int]:
+    """Return height and width of the images, or raise UserError if the model cannot take them.
+
+    Args:
+        model: the model's name, for the message.
+        shape: channels, height and width; the channels must be 1 or 3.
+        min_side: the smallest height and width in pixels.
+        max_side: the largest, if there is a limit.
+        multiple: height and width must be multiples of this.
+    """
     sides = shape[1:]
     fits = len(shape) == 3 and shape[0] in (1, 3)
-    fits = fits and all(s >= least and s % multiple == 0 and (most is None or s <= most) for s in sides)
+    fits = fits and all(s >= min_side and s % multiple == 0 and (max_side is None or s <= max_side) for s in sides)
     if not fits:
-        limit = f" and at most {most}" if most else ""
+        limit = f" and at most {max_side}" if max_side else ""
         factor = f", multiples of {multiple}" if multiple > 1 else ""
         raise UserError(
-            f"--model {model}: cannot take input of shape {'x'.join(map(str, shape))}, it needs images of 1 or 3 "
-            f"channels with sides of at least {least}{limit} pixels{factor}"
+            "model",
+            model,
+            f"cannot take input of shape {'x'.join(map(str, shape))}, it needs images of 1 or 3 channels with sides of "
+            f"at least {min_side}{limit} pixels{factor}",
         )
     return sides

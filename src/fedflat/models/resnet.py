@@ -1,7 +1,8 @@
-"""ResNets for small images (He et al., 2016): 3x3 stem without pooling, stages of 64, 128, 256 and 512 channels.
+"""ResNets for small images (He et al., 2016).
 
-Four variants: `resnet18` and `resnet10` with batch statistics (FedSOL), `resnet18-gn` with GroupNorm (FedGloSS),
-`resnet18-nonorm` without any normalisation (FedGF). Convolutions have no bias in any of them.
+A 3x3 convolution without pooling, four stages of 64, 128, 256 and 512 channels, global average pooling, linear head.
+Convolutions have no bias. The four variants differ in depth and normalisation: `resnet18` and `resnet10` normalise by
+the batch (FedSOL), `resnet18-gn` by groups of channels (FedGloSS), `resnet18-nonorm` not at all (FedGF).
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from fedflat.models.layers import (
     GreyToColour,
     GroupNorm,
     Shape,
-    image_sides,
+    check_image_shape,
 )
 
-Norm = Callable[[int], nn.Module]
+Norm = Callable[[int], nn.Module]  # builds a normalisation layer for a number of channels
 
 
 class ConvNorm(nn.Module):
-    """A convolution and the normalisation after it. `mask` is passed on to layers that look across the batch."""
+    """A convolution and the normalisation after it, which gets the mask of the batch if the model takes one."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int, stride: int, norm: Norm) -> None:
         super().__init__()
@@ -40,7 +41,7 @@ class ConvNorm(nn.Module):
 
 
 class ResNetBlock(nn.Module):
-    """y = relu(f₂(relu(f₁(x))) + s(x)), where s is a 1x1 convolution where the shape changes, else the identity."""
+    """y = relu(f₂(relu(f₁(x))) + s(x)); s is a 1x1 convolution if the shape changes, else the identity."""
 
     def __init__(self, inputs: int, outputs: int, stride: int, norm: Norm) -> None:
         super().__init__()
@@ -54,7 +55,7 @@ class ResNetBlock(nn.Module):
 
 
 class ResNetBody(nn.Module):
-    """Stem, four stages of `depth` blocks each, global average pooling: [B, C, H, W] -> [B, 512]."""
+    """First convolution, four stages of `depth` blocks each, global average pooling: [B, C, H, W] → [B, 512]."""
 
     def __init__(self, depth: int, norm: Norm) -> None:
         super().__init__()
@@ -73,24 +74,27 @@ class ResNetBody(nn.Module):
 
 
 def resnet18(shape: Shape, classes: int) -> BatchClassifier:
-    """Two blocks a stage, normalised by the statistics of the batch at hand."""
-    image_sides("resnet18", shape, least=8)
+    """Return the ResNet-18 of FedSOL: two blocks per stage, normalised by the statistics of each batch."""
+    check_image_shape("resnet18", shape, min_side=8)
     return BatchClassifier(ResNetBody(2, BatchNorm), nn.Linear(512, classes))
 
 
 def resnet10(shape: Shape, classes: int) -> BatchClassifier:
-    """One block a stage, normalised by the statistics of the batch at hand."""
-    image_sides("resnet10", shape, least=8)
+    """Return the ResNet-10 of FedSOL's released code: one block per stage, normalised by each batch's statistics."""
+    check_image_shape("resnet10", shape, min_side=8)
     return BatchClassifier(ResNetBody(1, BatchNorm), nn.Linear(512, classes))
 
 
 def resnet18_gn(shape: Shape, classes: int) -> Classifier:
-    """GroupNorm with 2 groups: FedGloSS does not print the number, its released code uses 2 in a smaller ResNet."""
-    image_sides("resnet18-gn", shape, least=8)
+    """Return the ResNet-18 of FedGloSS: two blocks per stage, GroupNorm with 2 groups.
+
+    The paper does not print the number of groups; its released code uses 2 in a smaller ResNet.
+    """
+    check_image_shape("resnet18-gn", shape, min_side=8)
     return Classifier(ResNetBody(2, lambda channels: GroupNorm(2, channels)), nn.Linear(512, classes))
 
 
 def resnet18_nonorm(shape: Shape, classes: int) -> Classifier:
-    """No normalisation anywhere."""
-    image_sides("resnet18-nonorm", shape, least=8)
+    """Return the ResNet-18 of FedGF: two blocks per stage, no normalisation."""
+    check_image_shape("resnet18-nonorm", shape, min_side=8)
     return Classifier(ResNetBody(2, nn.Identity), nn.Linear(512, classes))

@@ -1,7 +1,7 @@
-"""SL-ViT, a vision transformer for small data sets (Lee, Lee and Song, 2021), in the size FedSOL uses.
+"""SL-ViT, a vision transformer for small data sets (Lee, Lee and Song, 2021), in the size that FedSOL uses.
 
-Shifted patch tokenisation (each patch also sees its neighbours' border) and locality self-attention (a learnable
-temperature, and no token attends to itself).
+It differs from other vision transformers in two ways. Shifted patch tokenisation: each patch also contains the borders
+of its neighbours. Locality self-attention: the temperature is learned, and no token attends to itself.
 """
 
 from __future__ import annotations
@@ -12,34 +12,36 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedflat.models.layers import Classifier, GreyToColour, Shape, image_sides
+from fedflat.models.layers import Classifier, GreyToColour, Shape, check_image_shape
 
-DIM, DEPTH, HEADS, HEAD_DIM, HIDDEN = 192, 9, 12, 64, 192
-
-
+DIM, DEPTH, HEADS, HEAD_DIM, HIDDEN = 192, 9, 12, 64, 192  # of tokens, in blocks, of attention, of the MLP
 GRID = 4  # patches along each side of the image
-
-
 PATCHES = GRID * GRID
 
 
 def add_shifted_copies(x: Tensor) -> Tensor:
-    """The image and its copies moved by one pixel right, left, down and up, zero-filled: [B, C, …] -> [B, 5C, …]."""
+    """Return images [B, C, H, W] and their copies moved by one pixel right, left, down and up, [B, 5C, H, W].
+
+    Pixels that move in from outside are 0.
+    """
     height, width = x.shape[2:]
-    framed = F.pad(x, (1, 1, 1, 1))
+    padded = F.pad(x, (1, 1, 1, 1))
     corners = ((1, 1), (1, 0), (1, 2), (0, 1), (2, 1))
-    return torch.cat([framed[:, :, r : r + height, c : c + width] for r, c in corners], dim=1)
+    return torch.cat([padded[:, :, r : r + height, c : c + width] for r, c in corners], dim=1)
 
 
 def cut_patches(x: Tensor) -> Tensor:
-    """Cut [B, C, 4h, 4w] into 16 flat patches, [B, 16, C h w], row by row."""
+    """Return the 16 patches of images [B, C, 4h, 4w], row by row and each as one vector, [B, 16, C h w]."""
     batch, channels, height, width = x.shape
     tiles = x.reshape(batch, channels, GRID, height // GRID, GRID, width // GRID)
     return tiles.permute(0, 2, 4, 1, 3, 5).reshape(batch, PATCHES, -1)
 
 
 class Attention(nn.Module):
-    """softmax(exp(τ) Q Kᵀ with −∞ on the diagonal) V, with one learnable τ for all heads, at first log(64^−½)."""
+    """Multi-head self-attention softmax(exp(τ) Q Kᵀ) V, with −∞ on the diagonal of exp(τ) Q Kᵀ.
+
+    One learnable τ serves all heads; it starts at log(64^−½), the usual scale.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,10 +50,15 @@ class Attention(nn.Module):
         self.out = nn.Linear(HEADS * HEAD_DIM, DIM)
 
     def weights(self, query: Tensor, key: Tensor) -> Tensor:
-        """[B, heads, T, D] twice -> the attention [B, heads, T, T] each token pays to every other."""
+        """Return how much each token attends to each other one, [B, heads, T, T]; rows sum to 1.
+
+        Args:
+            query: [B, heads, T, D].
+            key: [B, heads, T, D].
+        """
         scores = query @ key.transpose(-1, -2) * self.temperature.exp()
-        itself = torch.eye(scores.shape[-1], dtype=torch.bool, device=scores.device)
-        return scores.masked_fill(itself, -math.inf).softmax(-1)
+        diagonal = torch.eye(scores.shape[-1], dtype=torch.bool, device=scores.device)
+        return scores.masked_fill(diagonal, -math.inf).softmax(-1)
 
     def forward(self, x: Tensor) -> Tensor:
         query, key, value = self.qkv(x).unflatten(-1, (3, HEADS, HEAD_DIM)).permute(2, 0, 3, 1, 4).unbind()
@@ -72,7 +79,11 @@ class ViTBlock(nn.Module):
 
 
 class ViTBody(nn.Module):
-    """Patch tokens after a class token, with positions (both drawn from N(0, 1)); the class token is the feature."""
+    """Images [B, C, H, W] → the class token after all blocks, [B, 192].
+
+    The tokens are a class token and the embedded patches, each with a position added. Class token and positions are
+    learned and start from N(0, 1).
+    """
 
     def __init__(self, height: int, width: int) -> None:
         super().__init__()
@@ -90,6 +101,9 @@ class ViTBody(nn.Module):
 
 
 def sl_vit(shape: Shape, classes: int) -> Classifier:
-    """Nine blocks on 17 tokens of dimension 192; the head is a LayerNorm and a linear layer."""
-    body = ViTBody(*image_sides("sl-vit", shape, least=GRID, multiple=GRID))
+    """Return SL-ViT: nine blocks on 17 tokens of dimension 192; the head is a LayerNorm and a linear layer.
+
+    The images' sides must be multiples of 4. Raises UserError if they are not.
+    """
+    body = ViTBody(*check_image_shape("sl-vit", shape, min_side=GRID, multiple=GRID))
     return Classifier(body, nn.Sequential(nn.LayerNorm(DIM), nn.Linear(DIM, classes)))

@@ -1,4 +1,4 @@
-"""What happens after training: every client makes the global model its own."""
+"""Personal models: after federated training every client fine-tunes the global model on its own data."""
 
 from __future__ import annotations
 

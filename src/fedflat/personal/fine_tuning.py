@@ -1,17 +1,15 @@
-"""Accuracy of personal models, client by client, after fine-tuning the global model (FedSOL, Table 9)."""
+"""Accuracy of personal models: every client fine-tunes the final model of a run on its own data (FedSOL, Table 9)."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from rich.console import Console
-from rich.progress import track
 from torch import Tensor
 
 from fedflat.core.local_training import SGD
@@ -24,117 +22,153 @@ from fedflat.data.batches import ClientBatches
 from fedflat.data.partition import class_counts, matching_test_rows
 from fedflat.engine import ENGINES
 from fedflat.engine.rounds import CohortJob, evaluate
-from fedflat.errors import UserError
-from fedflat.options import Epochs, Positive, check, settled
+from fedflat.errors import NOT_SHOWN, UserError
+from fedflat.options import Epochs, Positive, check, normalised
 from fedflat.personal.knn_per import choose_knn_weight, knn_predictions, label_accuracy, mix_predictions
-from fedflat.progress import LogTicker
+from fedflat.progress import LogTicker, counting_bar
 from fedflat.runs.build import choose_engine
 from fedflat.runs.experiment import Experiment
-from fedflat.runs.read import TrainedRun, read_trained_run_for
+from fedflat.runs.read import TrainedRun, read_trained_run
 from fedflat.runs.result import mean_std
+
+CLIENTS_AT_ONCE = 10  # clients whose models are in memory at a time
 
 
 class LocalTrainer:
-    """Trains clients of a finished run for some epochs on `parts`, with the run's engine and optimiser."""
+    """Trains clients of a finished run on their own, with the run's engine and optimiser; nothing is averaged.
 
-    def __init__(self, run: TrainedRun, epochs: int, parts: Sequence[np.ndarray]) -> None:
-        here, experiment = run.assembly.feed, run.experiment
-        data = dataclasses.replace(here.dataset, x=here.x, y=here.y)  # already on the device
-        self.feed = ClientBatches(data, parts, experiment.batch_size, epochs, here.spec, here.y.device, here.dtype)
-        engine = choose_engine(experiment, run.assembly.task, self.feed.y.device)
-        self.engine = ENGINES[engine](Method(), run.assembly.task, self.feed)
+    Args:
+        run: the run.
+        epochs: local epochs of each call of `train`.
+        client_rows: the rows of the training data that each client trains on.
+    """
+
+    def __init__(self, run: TrainedRun, epochs: int, client_rows: Sequence[np.ndarray]) -> None:
+        shared, experiment = run.built.client_data, run.experiment
+        data = dataclasses.replace(shared.dataset, x=shared.x, y=shared.y)  # already on the device
+        self.client_data = ClientBatches(
+            data, client_rows, experiment.batch_size, epochs, shared.spec, shared.y.device, shared.dtype
+        )
+        engine = choose_engine(experiment, run.built.task, self.client_data.y.device)
+        self.engine = ENGINES[engine](Method(), run.built.task, self.client_data)
         self.experiment = experiment
 
     def train(self, seed: int, round: int, clients: Sequence[int], starts: Sequence[Tensor], lr: float) -> list[Tensor]:
-        """Where each client ends; seed and round number the randomness."""
-        rate = torch.tensor(lr, dtype=self.feed.dtype, device=self.feed.y.device)
+        """Return the model [P] of each client after training.
+
+        Args:
+            seed: seed of batches and augmentation.
+            round: number of the round, which these depend on too.
+            clients: the clients to train.
+            starts: the parameters [P] that each of them starts from.
+            lr: the learning rate.
+        """
+        rate = torch.tensor(lr, dtype=self.client_data.dtype, device=self.client_data.y.device)
         sgd = SGD(rate, self.experiment.momentum, self.experiment.weight_decay)
-        one, nothing = torch.ones_like(rate)[None], ClientStore(())
+        weight, no_states = torch.ones_like(rate)[None], ClientStore(())
         jobs = [
-            CohortJob(seed, round, 0, [client], one, 1, Message(start), nothing, sgd)
+            CohortJob(seed, round, 0, [client], weight, 1, Message(start), no_states, sgd)
             for client, start in zip(clients, starts, strict=True)
         ]
-        return [done.ends[0] for done in self.engine.train(jobs)]
+        return [trained.ends[0] for trained in self.engine.train(jobs)]
 
 
 def mean_participations(run: TrainedRun) -> int:
-    """In how many rounds of the run a client took part on average."""
+    """Return in how many rounds of the run a client took part on average, at least 1."""
     experiment = run.experiment
-    return max(1, round(experiment.rounds * experiment.cohort / len(run.assembly.parts)))
+    return max(1, round(experiment.rounds * experiment.cohort / len(run.built.client_rows)))
 
 
 def train_local_only(
-    run: TrainedRun, alone: LocalTrainer, seed: int, clients: Sequence[int], start: Tensor
+    run: TrainedRun, trainer: LocalTrainer, seed: int, clients: Sequence[int], start: Tensor
 ) -> list[Tensor]:
-    """What each client learns from its own data with the average client's share of the run's work.
+    """Return the models [P] that clients learn without federation, with the average client's work in the run.
 
-    As many rounds as it would have taken part in, from the run's initial model; learning rates are spread over the
-    run's schedule and momentum starts anew in each round, as in the run.
+    Each trains for as many rounds as a client takes part in on average. The learning rates are spread over the run's
+    schedule, and momentum starts anew in each round, as in the run.
+
+    Args:
+        run: the run.
+        trainer: trains for the run's local epochs.
+        seed: seed of batches and augmentation.
+        clients: the clients to train.
+        start: the run's initial model, [P].
     """
     rounds, models = mean_participations(run), [start] * len(clients)
     for r in range(rounds):
         lr = run.experiment.lr * run.experiment.lr_decay ** (r * run.experiment.rounds / rounds)
-        models = alone.train(seed, r, clients, models, lr)
+        models = trainer.train(seed, r, clients, models, lr)
     return models
 
 
 class ClientSamples:
-    """The samples of every client of a run: rows of training and of test data."""
+    """The samples of every client of a run: test samples like its own, and its training rows with a fifth held out.
+
+    `all_rows`, `kept_rows` and `held_out_rows` list each client's rows of the training data.
+    """
 
     def __init__(self, run: TrainedRun) -> None:
-        self.feed, self.all, self._seed = run.assembly.feed, run.assembly.parts, run.experiment.partition_seed
-        data = run.assembly.dataset
-        self._test = self.feed.test()
-        self._labels = self._test.y.cpu().numpy()
-        mixes = class_counts(data.y.numpy(), self.all, data.classes)
-        self._aligned = [self._test_rows(client, mix) for client, mix in enumerate(mixes)]
-        split = [self._hold_out(client) for client in range(len(self.all))]
-        self.kept, self.held = [kept for kept, _ in split], [held for _, held in split]
+        self.client_data, self.all_rows = run.built.client_data, run.built.client_rows
+        self._seed, dataset = run.experiment.partition_seed, run.built.dataset
+        self._test = self.client_data.test()
+        labels = self._test.y.cpu().numpy()
+        counts = class_counts(dataset.y.numpy(), self.all_rows, dataset.classes)
+        self._test_rows = [
+            matching_test_rows(labels, count, int(self._key("personal test", client)))
+            for client, count in enumerate(counts)
+        ]
+        split = [self._hold_out(client) for client in range(len(self.all_rows))]
+        self.kept_rows, self.held_out_rows = [kept for kept, _ in split], [held_out for _, held_out in split]
 
     def testable(self) -> list[int]:
-        """Clients whose classes occur in the test set."""
-        return [client for client, rows in enumerate(self._aligned) if len(rows)]
+        """Return the clients whose classes occur in the test set."""
+        return [client for client, rows in enumerate(self._test_rows) if len(rows)]
 
     def test(self, client: int) -> Batch:
-        """Test samples that follow the client's label mix."""
-        pick = torch.from_numpy(self._aligned[client]).to(self.feed.y.device)
-        return Batch(self._test.x[pick], self._test.y[pick], self._test.mask[pick], None)
+        """Return the test samples that follow the client's label mix."""
+        rows = torch.from_numpy(self._test_rows[client]).to(self.client_data.y.device)
+        return Batch(self._test.x[rows], self._test.y[rows], self._test.mask[rows], None)
 
     def train(self, rows: np.ndarray) -> Batch:
-        """Training samples as they are, without augmentation."""
-        data, pick = self.feed.dataset, torch.from_numpy(rows).to(self.feed.y.device)
-        x = normalise(self.feed.x[pick], data.mean, data.std, self.feed.dtype)
-        return Batch(x, self.feed.y[pick], torch.ones_like(pick, dtype=torch.bool), None)
-
-    def _test_rows(self, client: int, mix: np.ndarray) -> np.ndarray:
-        return matching_test_rows(self._labels, mix, int(self._key("personal test", client)))
+        """Return these rows of the training samples, normalised and without augmentation."""
+        dataset, picked = self.client_data.dataset, torch.from_numpy(rows).to(self.client_data.y.device)
+        x = normalise(self.client_data.x[picked], dataset.mean, dataset.std, self.client_data.dtype)
+        return Batch(x, self.client_data.y[picked], torch.ones_like(picked, dtype=torch.bool), None)
 
     def _hold_out(self, client: int) -> tuple[np.ndarray, np.ndarray]:
-        """The client's rows without and with a random fifth of them, which is one row at least unless that is all."""
-        rows = self.all[client]
+        """Split a client's rows at random into kept and held-out ones.
+
+        A fifth is held out, at least one row, and none if the client has only one.
+        """
+        rows = self.all_rows[client]
         order = hash_words(self._key("held out", client), torch.arange(len(rows))).argsort(stable=True).numpy()
-        held = max(len(rows) // 5, int(len(rows) > 1))
-        return rows[np.sort(order[held:])], rows[np.sort(order[:held])]
+        held_out = max(len(rows) // 5, int(len(rows) > 1))
+        return rows[np.sort(order[held_out:])], rows[np.sort(order[:held_out])]
 
     def _key(self, use: str, client: int) -> Tensor:
         return hash_words(self._seed, purpose_key(use), client)
 
 
-CLIENTS_AT_ONCE = 10  # clients whose models are held at a time
-
-
 class AccuracyRow(NamedTuple):
-    """One line of the table: mean and standard deviation over all clients of all seeds, and the values themselves."""
+    """One line of the table that `personalise` returns.
+
+    Args:
+        scheme: METHOD-FT, METHOD + kNN-Per or local-only.
+        epochs: epochs of training on the client's own data.
+        accuracy: the mean accuracy over all clients of all seeds.
+        std: the standard deviation over them.
+        clients: the accuracies, by seed and client.
+    """
 
     scheme: str
     epochs: int
     accuracy: float
     std: float
-    clients: dict[int, dict[int, float]]  # accuracies by seed and client
+    clients: dict[int, dict[int, float]]
 
 
 class ClientAccuracy(NamedTuple):
-    """One client's accuracy."""
+    """The accuracy of one client's model on test samples that follow the client's label mix."""
 
     scheme: str
     epochs: int
@@ -144,8 +178,8 @@ class ClientAccuracy(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Options:
-    """What fine-tuning may be told."""
+class _FineTuning:
+    """The arguments of `personalise` whose ranges are checked."""
 
     epochs: tuple[Epochs, ...]
     lr: Positive | None
@@ -158,103 +192,122 @@ def personalise(
     lr: float | None = None,
     experiment: Experiment | None = None,
 ) -> list[AccuracyRow]:
-    """Accuracies after each of `epochs` of fine-tuning from the final model of the run in folder `run`.
+    """Fine-tune the final model of a run for every client, and measure it on the client's label mix (FedSOL, Table 9).
 
-    `alone` adds local-only training; `lr` is the learning rate of fine-tuning, the run's first one unless given;
-    `experiment` stands in where the run's data or model are objects that its config.yaml cannot name.
+    Args:
+        run: the folder of a finished run.
+        epochs: measure after each of these numbers of epochs; 0, the global model, is always among them.
+        alone: whether to add models that clients train without federation, which costs as much as the run.
+        lr: the learning rate of fine-tuning; the run's first one by default.
+        experiment: the run's experiment, if its data or model were Python objects and config.yaml can only name them.
+
+    Returns one row for each scheme and number of epochs. Raises UserError if the run cannot be used.
     """
-    options = settled(_Options(tuple(epochs), lr))
+    options = normalised(_FineTuning(tuple(epochs), lr))
     check(options)
     if not options.epochs:
-        raise UserError("--epochs: give numbers of epochs, such as 1 5")
-    finished = read_trained_run_for("personalise", Path(run), experiment)
-    measuring = PersonalAccuracies(finished, sorted({0, *options.epochs}), alone, options.lr)
-    console = Console(stderr=True)
-    bar = track(measuring, "personalising", console=console, disable=not console.is_terminal, transient=True)
-    return _rows(list(_with_log_lines(bar, len(measuring))))
+        raise UserError("epochs", NOT_SHOWN, "give numbers of epochs, such as 1 5")
+    finished = read_trained_run(Path(run), experiment, f"in Python: fedflat.personalise('{run}', experiment=...)")
+    accuracies = PersonalAccuracies(finished, sorted({0, *options.epochs}), alone, options.lr)
+    return _accuracy_rows(list(_with_progress(accuracies)))
 
 
-def _with_log_lines(measured: Iterable[ClientAccuracy], total: int) -> Iterator[ClientAccuracy]:
-    """The same, with lines where there is no terminal for the bar."""
-    pulse = LogTicker()
-    for number, each in enumerate(measured, 1):
-        pulse.tell(f"personalising: {number} of {total}, client {each.client} of seed {each.seed}")
-        yield each
+def _with_progress(accuracies: PersonalAccuracies) -> Iterator[ClientAccuracy]:
+    """Yield the accuracies, with a progress bar on a terminal and lines in a log."""
+    ticker, total = LogTicker(), len(accuracies)
+    with counting_bar("personalising", total) as advance:
+        for number, each in enumerate(accuracies, 1):
+            ticker.tell(f"personalising: {number} of {total}, client {each.client} of seed {each.seed}")
+            yield each
+            advance()
 
 
-def _rows(measured: Sequence[ClientAccuracy]) -> list[AccuracyRow]:
-    """The table: schemes in the order in which they appear, then epochs."""
+def _accuracy_rows(accuracies: Sequence[ClientAccuracy]) -> list[AccuracyRow]:
+    """Return the lines of the table: schemes in the order of their appearance, then numbers of epochs."""
     table: dict[tuple[str, int], dict[int, dict[int, float]]] = {}
-    for m in measured:
-        table.setdefault((m.scheme, m.epochs), {}).setdefault(m.seed, {})[m.client] = m.accuracy
-    schemes = list(dict.fromkeys(m.scheme for m in measured))
+    for each in accuracies:
+        table.setdefault((each.scheme, each.epochs), {}).setdefault(each.seed, {})[each.client] = each.accuracy
+    schemes = list(dict.fromkeys(each.scheme for each in accuracies))
     lines = sorted(table, key=lambda line: (schemes.index(line[0]), line[1]))
-    values = {line: [a for seed in table[line].values() for a in seed.values()] for line in lines}
+    values = {line: [accuracy for seed in table[line].values() for accuracy in seed.values()] for line in lines}
     return [AccuracyRow(*line, *mean_std(values[line]), table[line]) for line in lines]
 
 
 class PersonalAccuracies:
-    """Goes through seeds, clients, schemes and epochs, a few clients at a time."""
+    """Iterates over the accuracies of all seeds, clients, schemes and epochs; len() is their number.
+
+    Args:
+        run: the run.
+        stages: the numbers of epochs after which fine-tuned models are measured.
+        alone: whether to add local-only training.
+        lr: the learning rate of fine-tuning; the run's first one if None.
+    """
 
     def __init__(self, run: TrainedRun, stages: Sequence[int], alone: bool, lr: float | None) -> None:
         self.run, self.stages, self.alone = run, stages, alone
         self.lr = run.experiment.lr if lr is None else lr
-        self.task, self.samples = run.assembly.task, ClientSamples(run)
-        self.name = type(run.experiment.method).__name__
+        self.task, self.samples = run.built.task, ClientSamples(run)
+        self.method_name = type(run.experiment.method).__name__
         self.clients = self.samples.testable()
         if not self.clients:
-            raise UserError("personalise: no client's classes occur in the test set; there is nothing to measure")
-        feeds = (self.samples.all, self.samples.kept) if self.task.has_head else (self.samples.all,)
-        self.tuners = {e: [LocalTrainer(run, e, parts) for parts in feeds] for e in stages if e}
-        self.single = LocalTrainer(run, run.experiment.local_epochs, self.samples.all)
+            problem = "no client's classes occur in the test set; there is nothing to measure"
+            raise UserError(None, "personalise", problem)
+        row_sets = [self.samples.all_rows, *([self.samples.kept_rows] if self.task.has_head else [])]
+        self.tuners = {e: [LocalTrainer(run, e, rows) for rows in row_sets] for e in stages if e}
+        self.local_trainer = LocalTrainer(run, run.experiment.local_epochs, self.samples.all_rows)
 
     def __len__(self) -> int:
-        each = len(self.stages) * (2 if self.task.has_head else 1) + self.alone
-        return len(self.run.trials) * len(self.clients) * each
+        per_client = len(self.stages) * (2 if self.task.has_head else 1) + self.alone
+        return len(self.run.trials) * len(self.clients) * per_client
 
     def __iter__(self) -> Iterator[ClientAccuracy]:
-        starts_of = dict(zip(self.run.experiment.seeds, self.run.assembly.starts, strict=True))
+        initial_params = dict(zip(self.run.experiment.seeds, self.run.built.initial_params, strict=True))
         for trial in self.run.trials:
             for first in range(0, len(self.clients), CLIENTS_AT_ONCE):
-                some = self.clients[first : first + CLIENTS_AT_ONCE]
-                starts = [self.run.personal(trial, client) for client in some]
+                clients = self.clients[first : first + CLIENTS_AT_ONCE]
+                starts = [self.run.personal(trial, client) for client in clients]
                 for epochs in self.stages:
-                    yield from self._fine_tuned(epochs, trial.seed, some, starts)
+                    yield from self._fine_tuned(epochs, trial.seed, clients, starts)
                 if self.alone:
-                    yield from self._local_only(trial.seed, some, starts_of[trial.seed])
+                    yield from self._local_only(trial.seed, clients, initial_params[trial.seed])
 
-    def _fine_tuned(self, epochs: int, seed: int, some: list[int], starts: list[Tensor]) -> Iterator[ClientAccuracy]:
-        """Fine-tuned models (after 0 epochs: the global one), without and with neighbours."""
-        models, *partial = self._tune(epochs, seed, some, starts)
-        yield from self._plain(f"{self.name}-FT", epochs, seed, some, models)
+    def _fine_tuned(self, epochs: int, seed: int, clients: list[int], starts: list[Tensor]) -> Iterator[ClientAccuracy]:
+        """Yield accuracies after fine-tuning (0 epochs: of the global model), without and with kNN-Per."""
+        models, *without_held_out = self._tune(epochs, seed, clients, starts)
+        yield from self._evaluate(f"{self.method_name}-FT", epochs, seed, clients, models)
         if self.task.has_head:
-            for client, w, v in zip(some, models, *partial, strict=True):
-                yield ClientAccuracy(f"{self.name} + kNN-Per", epochs, seed, client, self._neighbours(client, w, v))
+            scheme = f"{self.method_name} + kNN-Per"
+            for client, w, partial in zip(clients, models, *without_held_out, strict=True):
+                yield ClientAccuracy(scheme, epochs, seed, client, self._knn_accuracy(client, w, partial))
 
-    def _tune(self, epochs: int, seed: int, some: list[int], starts: list[Tensor]) -> list[list[Tensor]]:
-        """The clients' models after training on all they have and, for kNN-Per, without what they hold out."""
+    def _tune(self, epochs: int, seed: int, clients: list[int], starts: list[Tensor]) -> list[list[Tensor]]:
+        """Return the clients' models after training on all their rows and, for kNN-Per, on the kept rows."""
         if not epochs:
             return [starts, starts]
-        after_the_last = self.run.experiment.rounds
-        return [tuner.train(seed, after_the_last, some, starts, self.lr) for tuner in self.tuners[epochs]]
+        round_after_last = self.run.experiment.rounds
+        return [tuner.train(seed, round_after_last, clients, starts, self.lr) for tuner in self.tuners[epochs]]
 
-    def _local_only(self, seed: int, some: list[int], initial: Tensor) -> Iterator[ClientAccuracy]:
-        models = train_local_only(self.run, self.single, seed, some, initial)
+    def _local_only(self, seed: int, clients: list[int], initial: Tensor) -> Iterator[ClientAccuracy]:
+        models = train_local_only(self.run, self.local_trainer, seed, clients, initial)
         epochs = mean_participations(self.run) * self.run.experiment.local_epochs
-        yield from self._plain("local-only", epochs, seed, some, models)
+        yield from self._evaluate("local-only", epochs, seed, clients, models)
 
-    def _plain(
-        self, scheme: str, epochs: int, seed: int, some: list[int], models: list[Tensor]
+    def _evaluate(
+        self, scheme: str, epochs: int, seed: int, clients: list[int], models: list[Tensor]
     ) -> Iterator[ClientAccuracy]:
-        for client, w in zip(some, models, strict=True):
-            share = evaluate(self.task, w, self.samples.test(client))[1]
-            yield ClientAccuracy(scheme, epochs, seed, client, share)
+        for client, w in zip(clients, models, strict=True):
+            accuracy = evaluate(self.task, w, self.samples.test(client))[1]
+            yield ClientAccuracy(scheme, epochs, seed, client, accuracy)
 
-    def _neighbours(self, client: int, w: Tensor, partial: Tensor) -> float:
-        """kNN-Per with λ from held-out samples (0 where there are none), then with all samples in memory."""
+    def _knn_accuracy(self, client: int, w: Tensor, partial: Tensor) -> float:
+        """Return the accuracy of kNN-Per.
+
+        λ is chosen on the held-out samples with the model `partial`, which was fine-tuned without them; it is 0 if
+        there are none. Then the model w, with all of the client's samples in memory, is tested.
+        """
         samples, weight, test = self.samples, 0.0, self.samples.test(client)
-        if len(samples.held[client]):
-            kept, held = (samples.train(rows[client]) for rows in (samples.kept, samples.held))
-            weight = choose_knn_weight(*knn_predictions(self.task, partial, kept, held), held.y)
-        found, model = knn_predictions(self.task, w, samples.train(samples.all[client]), test)
-        return label_accuracy(mix_predictions(found, model, weight), test.y)
+        if len(samples.held_out_rows[client]):
+            kept, held_out = (samples.train(rows[client]) for rows in (samples.kept_rows, samples.held_out_rows))
+            weight = choose_knn_weight(*knn_predictions(self.task, partial, kept, held_out), held_out.y)
+        p_knn, p_model = knn_predictions(self.task, w, samples.train(samples.all_rows[client]), test)
+        return label_accuracy(mix_predictions(p_knn, p_model, weight), test.y)

@@ -1,4 +1,4 @@
-"""Measurements during training, by the names that `--probes` takes. They never change what is trained."""
+"""Measurements during training, by the names that the option `probes` takes. They never change what is trained."""
 
 from __future__ import annotations
 
@@ -41,16 +41,30 @@ PROBES: dict[str, Probe] = {
 
 
 def check_probe_names(names: Sequence[str]) -> None:
-    """Refuse names that no probe has."""
+    """Raise UserError if a name is not that of a probe."""
     for name in names:
         if name not in PROBES:
-            raise UserError(f"--probes {name}: unknown{near_miss(name, PROBES)}; probes are {', '.join(PROBES)}")
+            raise UserError("probes", name, f"unknown{near_miss(name, PROBES)}; probes are {', '.join(PROBES)}")
+
+
+def refuse_probes(names: Sequence[str]) -> None:
+    """Raise UserError where probes cannot work: one process does not have all local models."""
+    problem = "local models are seen only where one process trains them all"
+    raise UserError("probes", tuple(names), f"{problem}; leave probes out under torchrun and on Flower")
 
 
 class ProbeRunner:
-    """Runs the probes called `names` in every round r, counted from 1, for which `due(r)` is true.
+    """Runs probes at the end of rounds. From the start of such a round to its end it holds the round's models.
 
-    It holds the models of such a round from the round's beginning to its end.
+    Call `begin` before and `end` after every exchange, and `measure` after the round.
+
+    Args:
+        names: the names of the probes.
+        due: whether the probes run in a round, counted from 1.
+        method: the method that is trained.
+        task: the model and its loss.
+        client_data: the clients' training samples.
+        test: the test samples.
     """
 
     def __init__(
@@ -59,58 +73,58 @@ class ProbeRunner:
         due: Callable[[int], bool],
         method: Method,
         task: Task,
-        batches: ClientBatches,
+        client_data: ClientBatches,
         test: Batch,
     ) -> None:
         self._names, self._due = names, due
-        self._setting = (method, task, batches, test)
-        self._before: list[Any] = []  # the servers' states, empty where no probe looks
-        self._begun: list[tuple[CohortJob, Any]] = []
-        self._ends: list[Tensor] = []
+        self._fixed = (method, task, client_data, test)  # the first fields of every RoundView
+        self._servers_before: list[Any] = []  # one for each trial; empty in rounds without probes
+        self._begun: list[tuple[CohortJob, Any]] = []  # each cohort's job, and its clients' states before it
+        self._local_models: list[Tensor] = []
 
     def begin(self, trials: Sequence[Trial], jobs: Sequence[CohortJob]) -> None:
-        """Note what an exchange begins with."""
+        """Keep the servers' and clients' states before an exchange."""
         if not self._due(jobs[0].round + 1):
             return
         if jobs[0].exchange == 0:
-            self._before = [trial.server for trial in trials]
+            self._servers_before = [trial.server for trial in trials]
         self._begun = [(job, job.states.gather(job.clients)) for job in jobs]
 
     def end(self, trained: Sequence[TrainedCohort]) -> None:
-        """Note what the cohorts end with."""
-        if not self._before:
+        """Keep the local models after an exchange. Raises UserError if this process does not have all of them."""
+        if not self._servers_before:
             return
-        self._ends = [done.ends for done in trained]
-        for (job, _), ends in zip(self._begun, self._ends, strict=True):
-            if len(ends) != len(job.clients):
+        self._local_models = [cohort.ends for cohort in trained]
+        for (job, _), models in zip(self._begun, self._local_models, strict=True):
+            if len(models) != len(job.clients):
                 refuse_probes(self._names)
 
     @torch.no_grad()
     def measure(self, trials: Sequence[Trial], history: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """What to add to each trial's metrics: {"probes": {probe.measure: value}}, nothing where no probe looks."""
-        if not self._before:
+        """Return what to add to each trial's row of metrics: {"probes": {"PROBE.MEASURE": value}}, {} if none is due.
+
+        Args:
+            trials: the trials after the round.
+            history: the rows of metrics so far, which tell whether probes have measured before.
+        """
+        if not self._servers_before:
             return [{} for _ in trials]
         first = not any("probes" in row for row in history)
-        noted = zip(self._before, trials, self._begun, self._ends, strict=True)
-        views = [RoundView(*self._setting, before, t.server, *begun, ends, first) for before, t, begun, ends in noted]
-        self._before, self._begun, self._ends = [], [], []
-        return [{"probes": self._probe(view)} for view in views]
+        rounds = zip(self._servers_before, trials, self._begun, self._local_models, strict=True)
+        views = [
+            RoundView(*self._fixed, before, trial.server, job, states, models, first)
+            for before, trial, (job, states), models in rounds
+        ]
+        self._servers_before, self._begun, self._local_models = [], [], []
+        return [{"probes": self._run_probes(view)} for view in views]
 
-    def _probe(self, view: RoundView) -> dict[str, Any]:
-        found = {name: PROBES[name](view) for name in self._names}
-        return {f"{name}.{measure}": _plain(v) for name, values in found.items() for measure, v in values.items()}
+    def _run_probes(self, view: RoundView) -> dict[str, Any]:
+        values = {name: PROBES[name](view) for name in self._names}
+        return {f"{name}.{key}": _json_value(v) for name, measured in values.items() for key, v in measured.items()}
 
 
-def _plain(value: ProbeValue) -> Any:
-    """A value as JSON has it: null where it is not a finite number."""
+def _json_value(value: ProbeValue) -> Any:
+    """Return a value for JSON, with None for numbers that are not finite."""
     if isinstance(value, list):
-        return [_plain(item) for item in value]
+        return [_json_value(item) for item in value]
     return value if math.isfinite(value) else None
-
-
-def refuse_probes(names: Sequence[str]) -> None:
-    """Say where probes cannot stand."""
-    raise UserError(
-        f"--probes {' '.join(names)}: local models are seen only where one process trains them all; "
-        "leave probes out under torchrun and on Flower"
-    )

@@ -1,4 +1,4 @@
-"""Probes of one method's quantities (FedGF, FedGloSS, FedSOL's Λ), of communication and of a step's cost."""
+"""Probes of the quantities of single methods (FedGF, FedGloSS, FedSOL's Λ), of communication and of a step's cost."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fedflat.core.local_training import count_traffic, local_update
+from fedflat.core.method import Method
 from fedflat.core.vectors import norm, unit
 from fedflat.methods.fedavg import FedAvg
 from fedflat.probes.probe import ProbeValue, RoundView, state_with
@@ -21,76 +22,79 @@ def probe_fedgf(view: RoundView) -> dict[str, ProbeValue]:
     """FedGF's divergence D and interpolation c (FedGF, eqs. 15-16 and Figure 7).
 
     distance = D = 1/|S| Σ_k ‖w_k − w‖ in this round
-    c = share of the last W rounds, this one among them, in which D exceeded T_D; the next round uses it
+    c = share of the last W rounds, including this one, in which D exceeded T_D; clients use it in the next round
 
-    Only of methods whose server keeps both.
+    Only for methods whose server keeps both.
 
     Costs no pass over data.
     """
-    server = state_with(view.after, "c", "distance")
+    server = state_with(view.server_after, "c", "distance")
     return {} if server is None else {"distance": float(server.distance), "c": float(server.c)}
 
 
 def probe_fedgloss(view: RoundView) -> dict[str, ProbeValue]:
-    """Change of FedGloSS's perturbation from one round to the next (FedGloSS, eq. 6 and Figure 4, as its text reads).
+    """Change of FedGloSS's perturbation from one round to the next (FedGloSS, eq. 6 and Figure 4, as in its text).
 
     delta = ρ ‖Δ̃ᵗ⁻¹ / ‖Δ̃ᵗ⁻¹‖ − Δ̃ᵗ / ‖Δ̃ᵗ‖‖, with Δ̃ᵗ = Σ p_k (w̃ − w_k) of this round and ρ = ‖w̃ − w‖
 
-    Only of methods whose server keeps a pseudo-gradient, from the second round on.
+    Only for methods whose server keeps a pseudo-gradient, from the second round on.
 
     Costs no pass over data.
     """
-    server = _perturbing(view)
-    return {} if server is None else _delta(view, server, state_with(view.after, "pseudo_grad").pseudo_grad)
+    server = _perturbing_server(view)
+    if server is None:
+        return {}
+    return _perturbation_change(view, server, state_with(view.server_after, "pseudo_grad").pseudo_grad)
 
 
 def probe_fedgloss_exact(view: RoundView) -> dict[str, ProbeValue]:
-    """Error of FedGloSS's perturbation (FedGloSS, eq. 6 and Figure 4, as the equation reads).
+    """Error of FedGloSS's perturbation (FedGloSS, eq. 6 and Figure 4, as in the equation).
 
-    delta = ρ ‖Δ̃ᵗ⁻¹ / ‖Δ̃ᵗ⁻¹‖ − Δᵗ / ‖Δᵗ‖‖, with Δᵗ = Σ p_k (w − w_k) of the same clients had they started from the
-    unperturbed w, and ρ = ‖w̃ − w‖
+    delta = ρ ‖Δ̃ᵗ⁻¹ / ‖Δ̃ᵗ⁻¹‖ − Δᵗ / ‖Δᵗ‖‖, with ρ = ‖w̃ − w‖ and Δᵗ = Σ p_k (w − w_k) of the same clients, trained
+    once more from the unperturbed w
 
-    Only of methods whose server keeps a pseudo-gradient, from the second round on.
+    Only for methods whose server keeps a pseudo-gradient, from the second round on.
 
     Costs the local training of one more round, client by client.
     """
-    server = _perturbing(view)
+    server = _perturbing_server(view)
     if server is None:
         return {}
     weights = view.job.weights / view.job.weights.sum()
-    return _delta(view, server, server.params - torch.tensordot(weights, _ends(view, server.params), 1))
+    mean_model = torch.tensordot(weights, _train_from(view, server.params), 1)
+    return _perturbation_change(view, server, server.params - mean_model)
 
 
-def _perturbing(view: RoundView) -> Any:
-    """The state before the round of a server that perturbed its model; None where it did not."""
-    server = state_with(view.before, "pseudo_grad")
+def _perturbing_server(view: RoundView) -> Any:
+    """Return the state before the round of a server that perturbed its model; None if it did not."""
+    server = state_with(view.server_before, "pseudo_grad")
     return server if server is not None and bool(server.pseudo_grad.any()) else None
 
 
-def _ends(view: RoundView, params: Tensor) -> Tensor:
-    """The cohort's models, had it started from `params`; trained one after another, and forgotten."""
+def _train_from(view: RoundView, params: Tensor) -> Tensor:
+    """Return the models [clients, P] of the cohort trained again from `params`, one client after another."""
     message = view.job.message._replace(params=params)
     setting = (view.method, view.task, view.job.sgd, message)
-    cohort = range(len(view.ends))
-    return torch.stack([local_update(*setting, view.state(k), view.batches(k))[0] for k in cohort])
+    cohort = range(len(view.local_models))
+    return torch.stack([local_update(*setting, view.client_state(k), view.batches(k))[0] for k in cohort])
 
 
-def _delta(view: RoundView, server: Any, pseudo_grad: Tensor) -> dict[str, ProbeValue]:
-    """How far the perturbation of this round is from an equally long one along `pseudo_grad`."""
-    radius = norm(view.start - server.params)
+def _perturbation_change(view: RoundView, server: Any, pseudo_grad: Tensor) -> dict[str, ProbeValue]:
+    """Return the distance of this round's perturbation from one of equal length along `pseudo_grad`."""
+    radius = norm(view.received - server.params)
     return {"delta": float(radius * norm(unit(server.pseudo_grad) - unit(pseudo_grad)))}
 
 
 def probe_strength(view: RoundView) -> dict[str, ProbeValue]:
     """Mean of FedSOL's adaptive strength Λ in every parameter tensor (FedSOL, eq. 7 and Figure 4b).
 
-    Λ[i] = |w_k[i] − w[i]| / ‖w_k − w‖ within a tensor
-    mean[m] = mean of Λ over the entries of tensor m and over the cohort, in the order of the model's parameters
+    Λ[i] = |w_k[i] − w[i]| / ‖w_k − w‖ within a parameter tensor
+    mean[m] = mean of Λ over the entries of tensor m and over the cohort; tensors in the order of the model
 
     Costs no pass over data.
     """
-    moved = (view.ends - view.start).abs().split(view.task.sizes, -1)
-    return {"mean": [float(unit(tensor).mean()) for tensor in moved]}
+    changes = (view.local_models - view.received).abs().split(view.task.sizes, -1)
+    return {"mean": [float(unit(change).mean()) for change in changes]}
 
 
 def probe_communication(view: RoundView) -> dict[str, ProbeValue]:
@@ -100,41 +104,42 @@ def probe_communication(view: RoundView) -> dict[str, ProbeValue]:
 
     Costs no pass over data.
     """
-    sent = count_traffic(view.method, view.start)
-    return {"bytes": float((view.job.round + 1) * len(view.ends) * (sent.down + sent.up))}
+    traffic = count_traffic(view.method, view.received)
+    return {"bytes": float((view.job.round + 1) * len(view.local_models) * (traffic.down + traffic.up))}
 
 
-TIMED_STEPS = 10  # steps of each method, of which the median counts
+TIMED_STEPS = 10  # steps of each method; their median counts
 
 
 def probe_cost(view: RoundView) -> dict[str, ProbeValue]:
-    """Work and time of one local step beside one of FedAvg's (FedSOL, Tables 5 and 13), measured once in a run.
+    """Operations and time of one local step relative to FedAvg's (FedSOL, Tables 5 and 13), measured once in a run.
 
     gradients = operations of the method's step / operations of ∇f at one point, counted in matrix products and
     convolutions: 1 for FedAvg, 2 for SAM
-    seconds = median time of the step as the sequential engine takes it, latency = seconds / those of FedAvg
+    seconds = median time of the step in the sequential engine
+    latency = seconds / seconds of FedAvg's step
 
     Costs 12 steps of the method and 12 of FedAvg.
     """
     if not view.first:
         return {}
-    own, plain = _step(view, False), _step(view, True)
-    work, seconds = [_operations(step) for step in (own, plain)], [_seconds(step) for step in (own, plain)]
+    steps = [_one_step(view, method) for method in (view.method, FedAvg())]
+    operations, seconds = [_count_operations(step) for step in steps], [_median_seconds(step) for step in steps]
     return {
-        "gradients": work[0] / work[1] if work[1] else math.nan,
+        "gradients": operations[0] / operations[1] if operations[1] else math.nan,
         "seconds": seconds[0],
         "latency": seconds[0] / seconds[1],
     }
 
 
-def _step(view: RoundView, plain: bool) -> Callable[[], Tensor]:
-    """A step on the first batch of the cohort's first client, at the end of its training: the method's or FedAvg's."""
-    method, batch, state = FedAvg() if plain else view.method, next(view.batches(0)), view.state(0)
-    return lambda: method.step(view.task, view.ends[0], batch, view.job.message, state)[0]
+def _one_step(view: RoundView, method: Method) -> Callable[[], Tensor]:
+    """Return a local step of `method` at the final model of the cohort's first client, on the client's first batch."""
+    batch, state = next(view.batches(0)), view.client_state(0)
+    return lambda: method.step(view.task, view.local_models[0], batch, view.job.message, state)[0]
 
 
-def _operations(step: Callable[[], Tensor]) -> int:
-    """Multiplications and additions."""
+def _count_operations(step: Callable[[], Tensor]) -> int:
+    """Return the number of multiplications and additions."""
     from torch.utils.flop_counter import FlopCounterMode  # slow to import
 
     with FlopCounterMode(display=False) as counter:
@@ -142,8 +147,8 @@ def _operations(step: Callable[[], Tensor]) -> int:
     return counter.get_total_flops()
 
 
-def _seconds(step: Callable[[], Tensor]) -> float:
-    """Median time, after one step to warm up."""
+def _median_seconds(step: Callable[[], Tensor]) -> float:
+    """Return the median time of TIMED_STEPS steps, after one to warm up."""
     step()
     times = []
     for _ in range(TIMED_STEPS):

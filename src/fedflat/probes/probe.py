@@ -1,4 +1,4 @@
-"""What a probe is given of a round."""
+"""What a probe is: a function from a RoundView, everything known of one finished round, to named numbers."""
 
 from __future__ import annotations
 
@@ -16,44 +16,55 @@ from fedflat.engine.sequential import client_batches
 
 
 class RoundView(NamedTuple):
-    """One trial's round. Where a method has several exchanges, `job`, `states` and `ends` are those of the last."""
+    """One round of one seed, after it is over.
+
+    If the method has several exchanges in a round, `job`, `client_states` and `local_models` are those of the last.
+
+    Args:
+        method: the method that is trained.
+        task: the model and its loss.
+        client_data: the clients' training samples.
+        test: the test samples.
+        server_before: the server's state before the round.
+        server_after: the server's state after the round.
+        job: seed, round (counted from 0), clients, weights and message of the cohort.
+        client_states: what these clients kept before the exchange, stacked.
+        local_models: their models w_k after local training, [clients, P].
+        first: whether no probe has measured before in this run.
+    """
 
     method: Method
     task: Task
-    feed: ClientBatches
+    client_data: ClientBatches
     test: Batch
-    before: Any  # the server's state before the round
-    after: Any  # and after it
-    job: CohortJob  # seed, round (from 0), clients, weights and message
-    states: Any  # what these clients kept before the exchange, stacked
-    ends: Tensor  # their models after it, [clients, P]
-    first: bool  # whether probes have not measured before in this run
+    server_before: Any
+    server_after: Any
+    job: CohortJob
+    client_states: Any
+    local_models: Tensor
+    first: bool
 
     @property
-    def start(self) -> Tensor:
-        """The model w that the clients received and began at."""
+    def received(self) -> Tensor:
+        """The model w that the clients received and started from, [P]."""
         return self.job.message.params
 
-    def state(self, number: int) -> Any:
-        """What the cohort's client of this number kept before the exchange."""
-        return tree_map(lambda t: t[number], self.states)
+    def client_state(self, number: int) -> Any:
+        """Return what one client kept before the exchange; `number` is its position in the cohort."""
+        return tree_map(lambda t: t[number], self.client_states)
 
     def batches(self, number: int) -> Iterator[Batch]:
-        """What it trained on."""
+        """Return the batches that one client trained on; `number` is its position in the cohort."""
         job = self.job
-        return client_batches(self.feed, job.seed, job.round, job.clients[number], job.exchange)
+        return client_batches(self.client_data, job.seed, job.round, job.clients[number], job.exchange)
 
 
-ProbeValue = float | list[float]
-
-
-Probe = Callable[
-    [RoundView], dict[str, ProbeValue]
-]  # no values where the probe does not apply; not finite where undefined
+ProbeValue = float | list[float]  # not finite where it is undefined
+Probe = Callable[[RoundView], dict[str, ProbeValue]]  # empty where the probe does not apply to the method
 
 
 def state_with(server: Any, *fields: str) -> Any:
-    """The state with all these fields: the server's or that of a method wrapped in it; None where neither has."""
+    """Return the server's state, or that of a method wrapped in it, that has all these fields; None if none has."""
     if set(fields) <= set(server._fields):
         return server
     return state_with(server.inner, *fields) if "inner" in server._fields else None

@@ -1,1 +1,1 @@
-"""Tables, figures and the HTML report."""
+"""The HTML report about runs: tables, charts, figures for papers and TensorBoard event files."""

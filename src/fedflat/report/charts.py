@@ -1,4 +1,7 @@
-"""What a figure shows, as plain values: prepared once, drawn by the page (assets/) and for papers (paper.py)."""
+"""Charts as plain values, independent of how they are drawn.
+
+The page draws them with plotly (assets/*.js), matplotlib_figures.py draws them with matplotlib for papers.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,10 @@ from typing import Literal, NamedTuple
 
 from fedflat.runs.result import mean_std
 
-COLOURS = ("#0077bb", "#ee7733", "#009988", "#ee3377", "#33bbee", "#cc3311", "#999999")  # apart for the colour-blind
+# Seven colours that colour-blind readers can tell apart.
+COLOURS = ("#0077bb", "#ee7733", "#009988", "#ee3377", "#33bbee", "#cc3311", "#999999")
 
-
-DASHES = (  # lengths of strokes and gaps, in widths of the line
+DASHES = (  # lengths of strokes and gaps in turn, as multiples of the line's width; () is a solid line
     (),
     (3.7, 1.6),
     (1, 1.7),
@@ -24,7 +27,7 @@ DASHES = (  # lengths of strokes and gaps, in widths of the line
 
 
 class Symbol(NamedTuple):
-    """A mark as plotly, matplotlib and a line of text have it."""
+    """A marker: its name in plotly, its name in matplotlib, and the character that stands for it in a legend."""
 
     plotly: str
     matplotlib: str
@@ -45,7 +48,7 @@ SYMBOLS = (
 
 @dataclass(frozen=True)
 class Axis:
-    """What an axis measures, and how its numbers are written."""
+    """The label of an axis, the format of its numbers, and whether it is logarithmic."""
 
     label: str
     form: Literal["number", "percent", "bytes"] = "number"
@@ -54,9 +57,17 @@ class Axis:
 
 @dataclass(frozen=True)
 class ChartLine:
-    """Points of one name, joined unless `marks`, None a gap; `low` and `high` bound its band, empty without one.
+    """One line of a chart, or the points of a scatter plot.
 
-    `colour` is a place in COLOURS, `dash` in DASHES or, of marks, in SYMBOLS; both begin again at their ends.
+    Args:
+        name: the text in the legend.
+        colour: index into COLOURS, taken modulo their number.
+        x: where the points are, in ascending order for a line.
+        y: one value for each x; None leaves a gap.
+        low: lower edge of the band around the line, one value for each x; empty for no band.
+        high: upper edge of the band.
+        dash: index into DASHES, or into SYMBOLS for markers, modulo their number.
+        marks: draw markers instead of a line.
     """
 
     name: str
@@ -71,7 +82,18 @@ class ChartLine:
 
 @dataclass(frozen=True)
 class Curves:
-    """Lines over a common axis; `smooth` offers a moving average, `diagonal` draws y = x."""
+    """A chart of lines over common axes.
+
+    Args:
+        key: name of the chart's HTML element and of its files.
+        title: the heading.
+        caption: what the chart shows and how to read it.
+        x: the horizontal axis.
+        y: the vertical axis.
+        lines: at least one.
+        smooth: the page offers a slider for a moving average.
+        diagonal: draw the line y = x.
+    """
 
     key: str
     title: str
@@ -85,7 +107,7 @@ class Curves:
 
 @dataclass(frozen=True)
 class Grid:
-    """z[i][j] at (x[j], y[i])."""
+    """One panel of a heat map or landscape: the value z[i][j] at (x[j], y[i]); None is left empty."""
 
     name: str
     x: list[float]
@@ -95,7 +117,20 @@ class Grid:
 
 @dataclass(frozen=True)
 class Grids:
-    """Pictures side by side on one scale from `low` to `high`; `relief` also shows them as surfaces."""
+    """A chart of panels side by side, with one scale for the values of all.
+
+    Args:
+        key: name of the chart's HTML element and of its files.
+        title: the heading.
+        caption: what the chart shows and how to read it.
+        x: the horizontal axis of every panel.
+        y: the vertical axis of every panel.
+        z: what the colour stands for.
+        grids: the panels, at least one.
+        low: the value at the lower end of the scale.
+        high: the value at its upper end.
+        relief: draw surfaces and contours (loss landscapes) instead of heat maps.
+    """
 
     key: str
     title: str
@@ -112,20 +147,41 @@ class Grids:
 Chart = Curves | Grids
 
 
-def dash(number: int, way: int = 0, ways: int = 1) -> int:
-    """Of the way-th of `ways` lines of the number-th run: no two lines of one colour share it."""
-    return number // len(COLOURS) * ways + way
+def dash_index(run: int, variant: int = 0, variants: int = 1) -> int:
+    """Return the `dash` of a run's line such that no two lines of one colour get the same.
+
+    Args:
+        run: number of the run; runs share a colour when their numbers are equal modulo len(COLOURS).
+        variant: number of the line among those that the chart has for each run.
+        variants: how many lines the chart has for each run.
+    """
+    return run // len(COLOURS) * variants + variant
 
 
-def band(
-    name: str, number: int, points: Iterable[tuple[float, float]], way: int = 0, ways: int = 1, marks: bool = False
+def mean_line(
+    name: str,
+    run: int,
+    points: Iterable[tuple[float, float]],
+    variant: int = 0,
+    variants: int = 1,
+    marks: bool = False,
 ) -> ChartLine:
-    """A line of the number-th run: the mean at each x, in a band of one standard deviation where there are several."""
+    """Return the mean y at each x, with a band of ± one standard deviation if an x has several values.
+
+    Args:
+        name: the text in the legend.
+        run: number of the run, which gives the colour.
+        points: (x, y) of all seeds, in any order.
+        variant: number of the line among the run's lines in this chart; see dash_index.
+        variants: how many lines the chart has for each run.
+        marks: draw markers instead of a line.
+    """
     values: dict[float, list[float]] = {}
     for x, y in points:
         values.setdefault(x, []).append(y)
     xs = sorted(values)
-    spread = [mean_std(values[x]) for x in xs]
-    several = any(len(found) > 1 for found in values.values())
-    low, high = ([mean + sign * std for mean, std in spread] if several else [] for sign in (-1, 1))
-    return ChartLine(name, number, xs, [mean for mean, _ in spread], low, high, dash(number, way, ways), marks)
+    means_stds = [mean_std(values[x]) for x in xs]
+    has_band = any(len(ys) > 1 for ys in values.values())
+    low, high = ([mean + sign * std for mean, std in means_stds] if has_band else [] for sign in (-1, 1))
+    means: list[float | None] = [mean for mean, _ in means_stds]
+    return ChartLine(name, run, xs, means, low, high, dash_index(run, variant, variants), marks)

@@ -1,76 +1,85 @@
-"""Which runs may be compared: what they were trained with, what they are called, and how they were analysed."""
+"""Which runs can be compared: their names, the settings they were trained with, and how they were analysed."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from fedflat.cli.analyse import SUMMARY_COLUMNS
-from fedflat.data.dataset import Dataset, default_partition
+from fedflat.data.dataset import default_partition
 from fedflat.data.load import load_dataset
 from fedflat.errors import UserError
 from fedflat.runs.build import default_model
 from fedflat.runs.experiment import Setting
-from fedflat.runs.read import DAMAGE, StoredRun, is_measured, is_number, is_number_list
+from fedflat.runs.read import StoredRun
 
-Chain = list[dict[str, Any]]
+SUMMARY_COLUMNS = {  # measurement: {number: heading in tables}; landscapes and spectra are shown as figures
+    "hessian": {"lambda1": "λ1", "lambda1_over_lambda5": "λ1/λ5", "trace": "trace"},
+    "lpf": {"lpf": "LPF"},
+    "discrepancy": {"discrepancy": "Δ_F"},
+    "local": {"mean_lambda_local": "λ1 local", "mean_lambda_global": "λ1 global"},
+    "path": {"gradient_norm": "‖∇F‖"},
+    "barrier": {"barrier": "barrier to next"},
+}
+
+
+RunSettings = dict[str, Any]  # name of a setting: its value
+AnalysisDocuments = dict[str, dict[str, Any]]  # measurement, such as "hessian": the content of analysis/hessian.json
+
+# What the runs' methods are called.
+
+_MethodChain = list[dict[str, Any]]  # a wrapper first, then the method it wraps: name and hyper-parameters of each
 
 
 def method_labels(runs: Sequence[StoredRun]) -> list[str]:
-    """Methods as the command line has them, with the hyper-parameters in which namesakes differ: fedsol:rho=2."""
-    chains = [_chain(run.config["method"]) for run in runs]
-    return [
-        _name(chain, [other for other in chains if _plain_method(other) == _plain_method(chain)]) for chain in chains
-    ]
+    """Return each run's method as the command line writes it.
+
+    Hyper-parameters appear where runs of the same method differ in them: fedsol:rho=2.
+
+    Args:
+        runs: the runs that are shown together.
+    """
+    chains = [_method_chain(run.config["method"]) for run in runs]
+    return [_chain_label(chain, [other for other in chains if _names(other) == _names(chain)]) for chain in chains]
 
 
-def _chain(method: Any) -> Chain:
-    """A method and those inside it; a wrapper has its name around FedAvg."""
-    parts = {"name": "?", **method} if isinstance(method, Mapping) else {"name": method}
-    inside = _chain(parts.pop("inner")) if "inner" in parts else []
-    return [parts, *(inside if inside and inside[0]["name"] != "fedavg" else [])]
+def _method_chain(method: Any) -> _MethodChain:
+    """Unfold a method of config.yaml and the methods it wraps; FedAvg inside a wrapper is left out."""
+    outer = {"name": "?", **method} if isinstance(method, Mapping) else {"name": method}
+    inner = _method_chain(outer.pop("inner")) if "inner" in outer else []
+    return [outer, *(inner if inner and inner[0]["name"] != "fedavg" else [])]
 
 
-def _plain_method(chain: Chain) -> list[Any]:
-    return [part["name"] for part in chain]
+def _names(chain: _MethodChain) -> list[Any]:
+    return [method["name"] for method in chain]
 
 
-def _name(chain: Chain, alike: Sequence[Chain]) -> str:
-    return "+".join(_part(part, [other[place] for other in alike]) for place, part in enumerate(chain))
+def _chain_label(chain: _MethodChain, same_names: Sequence[_MethodChain]) -> str:
+    """Join the labels of a chain with +; `same_names` are the chains from which it must differ."""
+    return "+".join(_method_label(method, [other[n] for other in same_names]) for n, method in enumerate(chain))
 
 
-def _part(part: Mapping[str, Any], alike: Sequence[Mapping[str, Any]]) -> str:
-    """NAME, or NAME:rho=2,beta=10 where others of this name differ in rho and beta."""
-    apart = [key for key, value in part.items() if any(other.get(key) != value for other in alike)]
-    return f"{part['name']}{':' if apart else ''}{','.join(f'{key}={_short(part[key])}' for key in apart)}"
+def _method_label(method: Mapping[str, Any], same_name: Sequence[Mapping[str, Any]]) -> str:
+    """Return NAME, or NAME:rho=2,beta=10 if others of this name have another rho and beta."""
+    differing = [key for key, value in method.items() if any(other.get(key) != value for other in same_name)]
+    values = ",".join(f"{key}={_number_text(method[key])}" for key in differing)
+    return f"{method['name']}:{values}" if values else str(method["name"])
 
 
-def _short(value: Any) -> str:
+def _number_text(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-RunSettings = dict[str, Any]
+# What the runs were trained with.
 
-
-DEFAULTS: RunSettings = {f.name: f.default for f in dataclasses.fields(Setting)}
-
-
-UNSAID = ("method", "probes", "probe_every", "checkpoint_every")  # has its own column, or changes no result
-
-
-NO_EFFECT = ("seeds", "engine", "device")  # runs that differ in these are still compared
-
-
-TRAINING = ("rounds", "local_epochs", "batch_size", "lr", "seeds")
-
-
-ALWAYS = ("model", "partition", "clients", "cohort", "alpha", "shards", *TRAINING)  # said whatever they are
-
-
-UNUSED = {  # settings that a partition has no use for
+SETTING_DEFAULTS: RunSettings = {f.name: f.default for f in dataclasses.fields(Setting)}
+NOT_COMPARED = ("method", "probes", "probe_every", "checkpoint_every")  # has its own column, or changes no result
+IGNORED_DIFFERENCES = ("seeds", "engine", "device")  # shown, but runs that differ in these are still compared
+ALWAYS_LISTED = (  # the page lists these even if they have their default
+    *("model", "partition", "clients", "cohort", "alpha", "shards"),
+    *("rounds", "local_epochs", "batch_size", "lr", "seeds"),
+)
+UNUSED_BY_PARTITION = {  # settings that have no effect with a partition
     "auto": ("shards",),
     "dirichlet": ("shards",),
     "lda": ("shards",),
@@ -81,216 +90,157 @@ UNUSED = {  # settings that a partition has no use for
 }
 
 
-class AutoMeaning(NamedTuple):
-    """What `auto` means for a data set."""
+def training_settings(runs: Sequence[StoredRun]) -> list[RunSettings]:
+    """Return the settings of each run that can affect its result.
 
-    partition: str
-    model: str
+    `auto` is replaced by what it stands for, and settings that the run's partition does not use are left out.
+
+    Args:
+        runs: the runs that are shown together.
+    """
+    all_settings = [{**SETTING_DEFAULTS, **run.config} for run in runs]
+    datasets = dict.fromkeys(str(settings["dataset"]) for settings in all_settings)
+    auto_values = {dataset: _auto_values(dataset) for dataset in datasets}
+    return [_used_settings(settings, auto_values[str(settings["dataset"])]) for settings in all_settings]
 
 
-def settings_of(runs: Sequence[StoredRun]) -> list[RunSettings]:
-    """What each run was trained with: `auto` as what it means, without what its partition does not use."""
-    names = dict.fromkeys(str(run.config.get("dataset", DEFAULTS["dataset"])) for run in runs)
-    forms = {name: auto_meaning_of(name) for name in names}
-    return [_settings(run, forms) for run in runs]
-
-
-def auto_meaning_of(dataset: str) -> AutoMeaning:
-    """What `auto` means for a data set; still auto where the data are not on this machine."""
+def _auto_values(dataset: str) -> RunSettings:
+    """Return what `auto` stands for with a data set; nothing if the data are not on this machine."""
     try:
-        return auto_meaning(load_dataset(dataset))
+        data = load_dataset(dataset)
+        return {"partition": default_partition(data), "model": default_model(data.shape)}
     except (UserError, OSError, ValueError):
-        return AutoMeaning("auto", "auto")
+        return {}
 
 
-def auto_meaning(data: Dataset) -> AutoMeaning:
-    """What `auto` means for these data."""
-    return AutoMeaning(default_partition(data), default_model(data.shape))
-
-
-def _settings(run: StoredRun, forms: Mapping[str, AutoMeaning]) -> RunSettings:
-    found = {key: value for key, value in {**DEFAULTS, **run.config}.items() if key not in UNSAID}
-    meant = forms[str(found["dataset"])]._asdict()
-    found |= {key: value for key, value in meant.items() if found[key] == "auto"}
-    return {key: value for key, value in found.items() if key not in UNUSED.get(str(found["partition"]), ())}
+def _used_settings(settings: RunSettings, auto_values: RunSettings) -> RunSettings:
+    """Replace `auto` and drop what is not compared or not used."""
+    settings = settings | {key: value for key, value in auto_values.items() if settings[key] == "auto"}
+    left_out = (*NOT_COMPARED, *UNUSED_BY_PARTITION.get(str(settings["partition"]), ()))
+    return {key: value for key, value in settings.items() if key not in left_out}
 
 
 def differing_settings(settings: Sequence[RunSettings]) -> list[str]:
-    """The settings that are not the same in all runs."""
+    """Return the names of the settings that are not the same in all runs."""
     keys = dict.fromkeys(key for each in settings for key in each)
     return [key for key in keys if any(each.get(key) != settings[0].get(key) for each in settings)]
 
 
-def comparable_runs(one: RunSettings, other: RunSettings) -> bool:
-    """Whether two runs agree in everything but their methods, seeds, and what changes no result."""
-    return not {*differing_settings([one, other])} - {*NO_EFFECT}
+def are_comparable(one: RunSettings, other: RunSettings) -> bool:
+    """Return whether two runs agree in all settings but method, seeds, engine and device."""
+    return {*differing_settings([one, other])} <= {*IGNORED_DIFFERENCES}
 
 
 def common_settings(settings: Sequence[RunSettings]) -> str:
-    """What all runs share, in words: the important settings, and of the others those that are not the default."""
-    apart, first = differing_settings(settings), settings[0]
-    said = [key for key in first if key in ALWAYS or first[key] != DEFAULTS.get(key)]
-    return ", ".join(
-        f"{setting_name(key)} {setting_text(first, key)}" for key in said if key not in apart and key != "dataset"
-    )
+    """Return as text what all runs share: the important settings, and others that do not have their default."""
+    first, left_out = settings[0], [*differing_settings(settings), "dataset"]
+    listed = [key for key in first if key in ALWAYS_LISTED or first[key] != SETTING_DEFAULTS.get(key)]
+    return ", ".join(f"{setting_name(key)} {setting_text(first, key)}" for key in listed if key not in left_out)
 
 
 def setting_name(key: str) -> str:
-    """A setting's name."""
+    """Return a setting's name with spaces: local epochs."""
     return key.replace("_", " ")
 
 
 def setting_text(settings: RunSettings, key: str) -> str:
-    """A setting as text, a dash where it is of no use."""
-    found = settings.get(key)
-    if key == "validation" and not found:
+    """Return a setting's value as text, a dash if the run does not use it."""
+    value = settings.get(key)
+    if key == "validation" and not value:
         return "none"
-    return " ".join(map(str, found)) if isinstance(found, list | tuple) else "–" if found is None else str(found)
+    return " ".join(map(str, value)) if isinstance(value, list | tuple) else "–" if value is None else str(value)
 
 
-ARRAYS = {  # the arrays that figures need, all of one length; landscapes have surfaces
-    "hessian": ("number", "eigenvalue"),
-    "spectrum": ("eigenvalue", "density"),
-    "lpf": (),
-    "discrepancy": (),
-    "local": ("client", "lambda_local", "lambda_global"),
-    "landscape": (),
-    "local-landscape": (),
-    "path": ("distance", "along_gradient", "along_random"),
-    "barrier": ("gamma", "loss"),
+# How the runs were analysed.
+
+_OF_GLOBAL_MODEL, _OF_CLIENT_MODELS = ("on", "seed"), ("clients", "seed")
+MEASUREMENT_SETTINGS = {  # the settings of `fedflat analyse` on which each measurement depends
+    "hessian": (*_OF_GLOBAL_MODEL, "solver", "probes"),
+    "spectrum": (*_OF_GLOBAL_MODEL, "probes"),
+    "lpf": (*_OF_GLOBAL_MODEL, "sigma", "draws"),
+    "discrepancy": (*_OF_CLIENT_MODELS, "rho", "ascent_steps"),
+    "local": _OF_CLIENT_MODELS,
+    "landscape": (*_OF_GLOBAL_MODEL, "directions"),
+    "local-landscape": (*_OF_CLIENT_MODELS, "directions"),
+    "path": _OF_GLOBAL_MODEL,
+    "barrier": (*_OF_GLOBAL_MODEL, "grid"),
 }
 
 
-Documents = dict[str, dict[str, Any]]
+def measurement_settings(documents: AnalysisDocuments, what: str) -> RunSettings:
+    """Return what a measurement was made with: the number of samples, and the settings on which it depends."""
+    document = documents[what]
+    return {"samples": document.get("samples")} | {
+        key: document["settings"].get(key) for key in MEASUREMENT_SETTINGS[what]
+    }
 
 
-def read_analyses(runs: Sequence[StoredRun]) -> tuple[list[Documents], list[str]]:
-    """Each run's documents by measurement, and why others cannot be read."""
-    found: list[Documents] = [{} for _ in runs]
-    problems = []
-    for run, documents in zip(runs, found, strict=True):
-        for what in ARRAYS:
-            path = run.path / "analysis" / f"{what}.json"
-            try:
-                documents[what] = _read(path, what)
-            except FileNotFoundError:
-                continue
-            except DAMAGE as error:
-                problems.append(f"{path}: damaged ({type(error).__name__}: {error}); run fedflat analyse again")
-    return found, problems
+def measured_alike(one: AnalysisDocuments, other: AnalysisDocuments, what: str) -> bool:
+    """Return whether two runs' measurements were made with the same settings."""
+    return measurement_settings(one, what) == measurement_settings(other, what)
 
 
-def _read(path: Path, what: str) -> dict[str, Any]:
-    """A document whose seeds all have the numbers and arrays that are shown."""
-    document = json.loads(path.read_text(encoding="utf-8"))
-    seeds: Mapping[str, Mapping[str, Any]] = document["seeds"]
-    if not seeds:
-        raise ValueError("no seeds")
-    if not isinstance(document["settings"], Mapping):
-        raise ValueError("no settings")
-    for seed in seeds.values():
-        for key in SUMMARY_COLUMNS.get(what, {}):
-            if not is_measured(seed.get(key)):
-                raise ValueError(f"{key} {seed[key]}")
-        for losses in _surfaces(seed, what):
-            _check_surface(seed["x"], seed["y"], losses)
-        _check_rows([seed[name] for name in ARRAYS[what]])
-    return document
-
-
-def _surfaces(seed: Mapping[str, Any], what: str) -> list[list[list[float | None]]]:
-    """The losses over a plane that a measurement holds."""
-    if what == "local-landscape":
-        first = seed["surfaces"][0]
-        return [first["own"], first["all"]]
-    return [seed["loss"]] if what == "landscape" else []
-
-
-def _check_surface(x: list[float], y: list[float], losses: list[list[float | None]]) -> None:
-    """At least two places each way, and a loss for some of them."""
-    if not all(map(is_number, [*x, *y])) or min(len(x), len(y)) < 2:
-        raise ValueError("x and y are no axes")
-    if all(loss is None for row in losses for loss in row):
-        raise ValueError("no finite loss")
-    _check_rows([x, *losses])
-    _check_rows([y, [0.0] * len(losses)])
-
-
-def _check_rows(arrays: Sequence[Any]) -> None:
-    """Lists of numbers, as long as each other."""
-    if not all(map(is_number_list, arrays)):
-        raise ValueError("arrays without numbers")
-    if len({len(array) for array in arrays}) > 1:
-        raise ValueError("arrays of unequal length")
-
-
-GLOBAL, LOCAL = ("on", "seed"), ("clients", "seed")
-
-
-EIGEN, RANDOM = "each model's two top eigenvectors", "two random filter-normalised directions"
-
-
-USES = {  # the settings on which each measurement depends
-    "hessian": (*GLOBAL, "solver", "probes"),
-    "spectrum": (*GLOBAL, "probes"),
-    "lpf": (*GLOBAL, "sigma", "draws"),
-    "discrepancy": (*LOCAL, "rho", "ascent_steps"),
-    "local": LOCAL,
-    "landscape": (*GLOBAL, "directions"),
-    "local-landscape": (*LOCAL, "directions"),
-    "path": GLOBAL,
-    "barrier": (*GLOBAL, "grid"),
-}
-
-
-def measurement_settings(document: Mapping[str, Any], what: str) -> RunSettings:
-    """What a measurement was made with: the settings it depends on, and the number of samples."""
-    return {"samples": document.get("samples"), **{key: document["settings"].get(key) for key in USES[what]}}
-
-
-def measured_alike(one: Documents, other: Documents, what: str) -> bool:
-    """Whether two runs' measurements were made in the same way."""
-    return measurement_settings(one[what], what) == measurement_settings(other[what], what)
-
-
-def measurement_differences(
-    runs: Sequence[StoredRun], settings: Sequence[RunSettings], documents: Sequence[Documents]
+def measurement_warnings(
+    runs: Sequence[StoredRun], settings: Sequence[RunSettings], documents: Sequence[AnalysisDocuments]
 ) -> Iterator[str]:
-    """What is said of runs that compare as they were trained but not as they were measured."""
-    for what in USES:
-        found = [n for n, each in enumerate(documents) if what in each]
-        rivals = {n: [m for m in found if comparable_runs(settings[n], settings[m])] for n in found}
-        apart = [n for n in found if not all(measured_alike(documents[n], documents[m], what) for m in rivals[n])]
-        if apart:
-            ways = {runs[n].name: measurement_settings(documents[n][what], what) for n in apart}
-            yield f"{what} was measured in different ways, which are not compared: {_apart(ways)}"
+    """Yield a warning for each measurement that was made in different ways for comparable runs.
+
+    Args:
+        runs: the runs that are shown together.
+        settings: their training settings.
+        documents: their analyses.
+    """
+    for what in MEASUREMENT_SETTINGS:
+        measured = [n for n, of_run in enumerate(documents) if what in of_run]
+        differing = [
+            n
+            for n in measured
+            for other in measured
+            if are_comparable(settings[n], settings[other]) and not measured_alike(documents[n], documents[other], what)
+        ]
+        if differing:
+            ways = {runs[n].name: measurement_settings(documents[n], what) for n in differing}
+            yield f"{what} was measured in different ways, which are not compared: {_differences(ways)}"
 
 
-def _apart(ways: Mapping[str, RunSettings]) -> str:
-    """sigma 0.1 (a, b) and 0.5 (c); on test (a) and train (b, c)."""
-    return "; ".join(f"{setting_name(key)} {_holders(ways, key)}" for key in differing_settings([*ways.values()]))
+def _differences(settings: Mapping[str, RunSettings]) -> str:
+    """Describe how settings by run name differ: "sigma 0.1 (a, b) and 0.5 (c); on test (a) and train (b, c)"."""
+    keys = differing_settings([*settings.values()])
+    return "; ".join(f"{setting_name(key)} {_runs_by_value(settings, key)}" for key in keys)
 
 
-def _holders(ways: Mapping[str, RunSettings], key: str) -> str:
-    holders: dict[str, list[str]] = {}
-    for name, each in ways.items():
-        holders.setdefault(setting_text(each, key) or "default", []).append(name)
-    return " and ".join(f"{text} ({', '.join(names)})" for text, names in holders.items())
+def _runs_by_value(settings: Mapping[str, RunSettings], key: str) -> str:
+    """Describe which runs have which value: "0.1 (a, b) and 0.5 (c)"."""
+    runs: dict[str, list[str]] = {}
+    for name, of_run in settings.items():
+        runs.setdefault(setting_text(of_run, key) or "default", []).append(name)
+    return " and ".join(f"{text} ({', '.join(names)})" for text, names in runs.items())
+
+
+EIGENVECTORS = "each model's two top eigenvectors"
+RANDOM_DIRECTIONS = "two random filter-normalised directions"
 
 
 def landscape_axes(documents: Mapping[str, Mapping[str, Any]]) -> str:
-    """Along what the landscapes of runs, by their names, are drawn, and who shares it."""
-    groups: dict[str, list[str]] = {}
+    """Describe the directions along which landscapes are drawn, and which runs share them.
+
+    Args:
+        documents: the measurement "landscape" or "local-landscape" by the name of the run.
+    """
+    groups: dict[str, list[str]] = {}  # runs whose landscapes have the same directions
     for name, document in documents.items():
         eigen = document["settings"].get("directions") == "eigen"
-        groups.setdefault(EIGEN if eigen else direction_seed(document), []).append(name)
+        groups.setdefault(EIGENVECTORS if eigen else random_directions_key(document), []).append(name)
     if len(groups) == 1:
-        return EIGEN if EIGEN in groups else f"{RANDOM}, shared by all"
-    said = (f"{', '.join(names)}: {EIGEN if found == EIGEN else RANDOM}" for found, names in groups.items())
-    return f"directions that differ, so that shapes compare only within a group ({'; '.join(said)})"
+        return EIGENVECTORS if EIGENVECTORS in groups else f"{RANDOM_DIRECTIONS}, shared by all"
+    parts = (
+        f"{', '.join(names)}: {EIGENVECTORS if key == EIGENVECTORS else RANDOM_DIRECTIONS}"
+        for key, names in groups.items()
+    )
+    return f"directions that differ, so that shapes compare only within a group ({'; '.join(parts)})"
 
 
-def direction_seed(document: Mapping[str, Any]) -> str:
-    """What random directions come from: documents in which it is the same share them."""
+def random_directions_key(document: Mapping[str, Any]) -> str:
+    """Return a text that is equal for two documents if and only if they used the same random directions."""
     settings = document["settings"]
     return str([document.get("directions_shared_by"), settings.get("seed"), settings.get("run_seeds")])

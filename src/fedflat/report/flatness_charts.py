@@ -1,158 +1,247 @@
-"""Charts of what `fedflat analyse` measured."""
+"""Read what `fedflat analyse` measured, and make charts of it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
-from fedflat.report.charts import Axis, Chart, ChartLine, Curves, Grid, Grids, band, dash
-from fedflat.report.comparison import Documents, direction_seed, landscape_axes
-from fedflat.runs.read import StoredRun
+from fedflat.report.charts import Axis, Chart, ChartLine, Curves, Grid, Grids, dash_index, mean_line
+from fedflat.report.comparison import SUMMARY_COLUMNS, AnalysisDocuments, landscape_axes, random_directions_key
+from fedflat.runs.folder import is_number, is_number_list, is_number_or_null
+from fedflat.runs.read import DAMAGE, StoredRun
 
-LOSS = Axis("loss")
+LOSS_AXIS = Axis("loss")
+ANALYSIS_ARRAYS = {  # arrays of equal length that a measurement must have; landscapes are checked by _check_surface
+    "hessian": ("number", "eigenvalue"),
+    "spectrum": ("eigenvalue", "density"),
+    "lpf": (),
+    "discrepancy": (),
+    "local": ("client", "lambda_local", "lambda_global"),
+    "landscape": (),
+    "local-landscape": (),
+    "path": ("distance", "along_gradient", "along_random"),
+    "barrier": ("gamma", "loss"),
+}
 
 
-Found = list[tuple[int, str, dict[str, Any]]]  # a run's number and name, and the document of one measurement
+def read_analyses(runs: Sequence[StoredRun]) -> tuple[list[AnalysisDocuments], list[str]]:
+    """Read what `fedflat analyse` wrote into the runs' folders.
+
+    Args:
+        runs: the runs; not all need to be analysed.
+
+    Returns each run's documents by measurement, and a warning for each file that is damaged.
+    """
+    documents: list[AnalysisDocuments] = [{} for _ in runs]
+    warnings = []
+    for run, of_run in zip(runs, documents, strict=True):
+        for what in ANALYSIS_ARRAYS:
+            path = run.path / "analysis" / f"{what}.json"
+            try:
+                of_run[what] = _read_document(path, what)
+            except FileNotFoundError:
+                continue
+            except DAMAGE as error:
+                warnings.append(f"{path}: damaged ({type(error).__name__}: {error}); run fedflat analyse again")
+    return documents, warnings
 
 
-def flatness_charts(runs: Sequence[StoredRun], documents: Sequence[Documents]) -> Iterator[Chart]:
-    """Every figure for which at least one run was measured."""
-    for what, draw in FIGURES.items():
+def _read_document(path: Path, what: str) -> dict[str, Any]:
+    """Read a measurement; raise one of DAMAGE if a seed lacks a number or an array that the page shows."""
+    document = json.loads(path.read_text(encoding="utf-8"))
+    seeds: Mapping[str, Mapping[str, Any]] = document["seeds"]
+    if not seeds:
+        raise ValueError("no seeds")
+    if not isinstance(document["settings"], Mapping):
+        raise ValueError("no settings")
+    for seed in seeds.values():
+        for key in SUMMARY_COLUMNS.get(what, {}):
+            if not is_number_or_null(seed.get(key)):
+                raise ValueError(f"{key} {seed[key]}")
+        for losses in _surfaces(seed, what):
+            _check_surface(seed["x"], seed["y"], losses)
+        _check_arrays([seed[name] for name in ANALYSIS_ARRAYS[what]])
+    return document
+
+
+def _surfaces(seed: Mapping[str, Any], what: str) -> list[list[list[float | None]]]:
+    """Return the loss surfaces of a measurement that the page shows."""
+    if what == "local-landscape":
+        first = seed["surfaces"][0]
+        return [first["own"], first["all"]]
+    return [seed["loss"]] if what == "landscape" else []
+
+
+def _check_surface(x: list[float], y: list[float], losses: list[list[float | None]]) -> None:
+    """Raise ValueError unless there are at least two points per axis, and losses[i][j] of which some are finite."""
+    if not all(map(is_number, [*x, *y])) or min(len(x), len(y)) < 2:
+        raise ValueError("x and y are no axes")
+    if all(loss is None for row in losses for loss in row):
+        raise ValueError("no finite loss")
+    _check_arrays([x, *losses])
+    _check_arrays([y, [0.0] * len(losses)])
+
+
+def _check_arrays(arrays: Sequence[Any]) -> None:
+    """Raise ValueError unless these are lists of numbers of equal length."""
+    if not all(map(is_number_list, arrays)):
+        raise ValueError("arrays without numbers")
+    if len({len(array) for array in arrays}) > 1:
+        raise ValueError("arrays of unequal length")
+
+
+class MeasuredRun(NamedTuple):
+    """A run's number, which gives its colour, its name, and the document of one measurement."""
+
+    number: int
+    name: str
+    document: dict[str, Any]
+
+    def first_seed(self) -> tuple[str, dict[str, Any]]:
+        """Return the first seed that was measured, and its values."""
+        return next(iter(self.document["seeds"].items()))
+
+    def points(self, x: str, y: str) -> list[tuple[float, float]]:
+        """Return the finite points (x, y) of all seeds, given the names of two arrays."""
+        pairs = (pair for seed in self.document["seeds"].values() for pair in zip(seed[x], seed[y], strict=True))
+        return [(a, b) for a, b in pairs if a is not None and b is not None]
+
+
+def flatness_charts(runs: Sequence[StoredRun], documents: Sequence[AnalysisDocuments]) -> Iterator[Chart]:
+    """Yield a chart for every measurement that at least one run has.
+
+    Args:
+        runs: the runs that are shown together.
+        documents: their analyses, as read_analyses returns them.
+    """
+    for what, make_chart in _CHARTS.items():
         numbered = enumerate(zip(runs, documents, strict=True))
-        found = [(number, run.name, each[what]) for number, (run, each) in numbered if what in each]
-        if found:
-            yield draw(found)
+        measured = [MeasuredRun(n, run.name, of_run[what]) for n, (run, of_run) in numbered if what in of_run]
+        if measured:
+            yield make_chart(measured)
 
 
-def _first(document: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """The first seed that was measured, and what was found."""
-    return next(iter(document["seeds"].items()))
-
-
-def _finite_points(document: dict[str, Any], x: str, y: str) -> Iterator[tuple[float, float]]:
-    """Points (x, y) of all seeds, without those that are not finite."""
-    for seed in document["seeds"].values():
-        yield from ((a, b) for a, b in zip(seed[x], seed[y], strict=True) if a is not None and b is not None)
-
-
-def _landscape(found: Found) -> Grids:
-    """The loss around each model, cut at the median of the runs' highest values, so that one cannot flatten all."""
+def _landscape(runs: Sequence[MeasuredRun]) -> Grids:
     grids = []
-    for _, name, document in found:
-        seed, surface = _first(document)
-        grids.append(Grid(f"{name}, seed {seed}", surface["x"], surface["y"], surface["loss"]))
+    for run in runs:
+        seed, surface = run.first_seed()
+        grids.append(Grid(f"{run.name}, seed {seed}", surface["x"], surface["y"], surface["loss"]))
     low, high = _scale(grids)
     caption = (
-        f"The loss in a square around each final model (the cross), along {_axes_note(found)}. All pictures have one "
+        f"The loss in a square around each final model (the cross), along {_directions(runs)}. All panels have one "
         "scale of height and colour: a wide dark valley is a flat minimum, a narrow one is sharp. The dot marks the "
         f"lowest point; losses above {high:.3g} are cut off. Drag to turn a surface."
     )
-    names = Axis("direction 1"), Axis("direction 2"), LOSS
-    return Grids("landscape", "Loss landscapes", caption, *names, grids, low, high, relief=True)
+    axes = Axis("direction 1"), Axis("direction 2"), LOSS_AXIS
+    return Grids("landscape", "Loss landscapes", caption, *axes, grids, low, high, relief=True)
 
 
-def _axes_note(found: Found) -> str:
-    return landscape_axes({name: document for _, name, document in found})
+def _directions(runs: Sequence[MeasuredRun]) -> str:
+    return landscape_axes({run.name: run.document for run in runs})
 
 
 def _scale(grids: Sequence[Grid]) -> tuple[float, float]:
-    """From the lowest value of all to the median of the pictures' highest ones, and a little more if all are equal."""
+    """Return the ends of the common scale: the lowest value, and the median of the panels' highest values.
+
+    The median keeps one steep run from flattening all others. The ends differ even if all values are equal.
+    """
     values = [[z for row in grid.z for z in row if z is not None] for grid in grids]
     low = min(map(min, values))
     return low, max(median(sorted(map(max, values))), low + max(1e-6 * abs(low), 1e-9))
 
 
-def _local_landscape(found: Found) -> Grids:
+def _local_landscape(runs: Sequence[MeasuredRun]) -> Grids:
     grids = []
-    for _, name, document in found:
-        seed, each = _first(document)
-        first = each["surfaces"][0]
+    for run in runs:
+        seed, values = run.first_seed()
+        first = values["surfaces"][0]
         for key, data in (("own", "own data"), ("all", "all data")):
-            title = f"{name}, seed {seed}, client {first['client']}, {data}"
-            grids.append(Grid(title, each["x"], each["y"], first[key]))
+            title = f"{run.name}, seed {seed}, client {first['client']}, {data}"
+            grids.append(Grid(title, values["x"], values["y"], first[key]))
     caption = (
-        "The loss around one client's model after one more round, on its own samples and on everyone's, on one scale "
-        f"and along {_axes_note(found)}. A pale valley that is wide on its own samples and narrow on everyone's "
-        "looks flat to the client and is sharp for the federation."
+        "The loss around one client's model after one more round, on its own samples and on all clients' samples, on "
+        f"one scale and along {_directions(runs)}. A pale valley that is wide on its own samples and narrow on all "
+        "samples looks flat to the client but is sharp for the federation."
     )
-    names = Axis("direction 1"), Axis("direction 2"), LOSS
-    return Grids("local-landscape", "One client's view and everyone's", caption, *names, grids, *_scale(grids))
+    axes = Axis("direction 1"), Axis("direction 2"), LOSS_AXIS
+    title = "One client's landscape on its own and on all data"
+    return Grids("local-landscape", title, caption, *axes, grids, *_scale(grids))
 
 
-def _spectrum(found: Found) -> Curves:
+def _spectrum(runs: Sequence[MeasuredRun]) -> Curves:
     lines = []
-    for number, name, document in found:
-        seed, each = _first(document)
-        density = [_seen(d) for d in each["density"]]
-        lines.append(ChartLine(f"{name}, seed {seed}", number, each["eigenvalue"], density, dash=dash(number)))
+    for run in runs:
+        seed, values = run.first_seed()
+        density = [_positive_density(d) for d in values["density"]]
+        name, dash = f"{run.name}, seed {seed}", dash_index(run.number)
+        lines.append(ChartLine(name, run.number, values["eigenvalue"], density, dash=dash))
     caption = (
-        "How the eigenvalues of the Hessian of the loss are distributed, on a logarithmic scale. Most are near zero, "
-        "directions in which the loss hardly changes; the further a line reaches to the right, the sharper the minimum."
+        "How the eigenvalues of the Hessian of the loss are distributed, on a logarithmic scale. Most are near zero: "
+        "in these directions the loss hardly changes. The further a line reaches to the right, the sharper the minimum."
     )
     axes = Axis("eigenvalue"), Axis("density", log=True)
     return Curves("spectrum", "Hessian spectrum", caption, *axes, lines)
 
 
-def _seen(density: float | None) -> float | None:
-    """A density that a logarithmic axis can show, without the tails of the smoothing."""
+def _positive_density(density: float | None) -> float | None:
+    """Return a density that a logarithmic axis can show; None for zero and for the tails of the smoothing."""
     return density if density and density > 1e-6 else None
 
 
-def _eigenvalues(found: Found) -> Curves:
-    lines = [band(name, n, _finite_points(document, "number", "eigenvalue")) for n, name, document in found]
+def _eigenvalues(runs: Sequence[MeasuredRun]) -> Curves:
+    lines = [mean_line(run.name, run.number, run.points("number", "eigenvalue")) for run in runs]
     caption = "The largest eigenvalues of the Hessian, mean over seeds: the lower the line, the flatter the minimum."
     return Curves("hessian", "Largest eigenvalues", caption, Axis("number"), Axis("eigenvalue"), lines)
 
 
-def _local(found: Found) -> Curves:
+def _local(runs: Sequence[MeasuredRun]) -> Curves:
     lines = []
-    for number, name, document in found:
-        points = list(_finite_points(document, "lambda_local", "lambda_global"))
-        own, everyone = [point[0] for point in points], [point[1] for point in points]
-        lines.append(ChartLine(name, number, own, [*everyone], dash=dash(number), marks=True))
+    for run in runs:
+        points = run.points("lambda_local", "lambda_global")
+        x, y = [point[0] for point in points], [point[1] for point in points]
+        lines.append(ChartLine(run.name, run.number, x, [*y], dash=dash_index(run.number), marks=True))
     caption = (
-        "A point is a client's model after one more round: across, the largest eigenvalue on its own samples; upwards, "
-        "on everyone's. Points above the diagonal look flat to the client and are sharp for the federation."
+        "Each point is a client's model after one more round. Its x is the largest eigenvalue on the client's own "
+        "samples, its y the one on all clients' samples. Points above the diagonal look flat to the client but are "
+        "sharp for the federation."
     )
     axes = Axis("λ₁ on the client's samples", log=True), Axis("λ₁ on all samples", log=True)
     return Curves("local", "Local against global sharpness", caption, *axes, lines, diagonal=True)
 
 
-def _path(found: Found) -> Curves:
-    ways = (("along_gradient", "gradient"), ("along_random", "random"))
+def _path(runs: Sequence[MeasuredRun]) -> Curves:
+    directions = (("along_gradient", "gradient"), ("along_random", "random"))
     lines = [
-        band(f"{name}, {called}", n, _finite_points(document, "distance", key), way, len(ways))
-        for n, name, document in found
-        for way, (key, called) in enumerate(ways)
+        mean_line(f"{run.name}, {name}", run.number, run.points("distance", key), variant, len(directions))
+        for run in runs
+        for variant, (key, name) in enumerate(directions)
     ]
-    shared = len({direction_seed(document) for *_, document in found}) == 1
+    shared = len({random_directions_key(run.document) for run in runs}) == 1
     caption = (
-        "The loss on straight lines through the model: along the gradient, of length 1, and, on average, along random "
-        f"filter-normalised directions{'' if shared else ', not the same for all runs'}. These are about as long as "
-        "the model: the two kinds of line share no unit of length."
+        "The loss on straight lines through the model: along the gradient, scaled to length 1, and along random "
+        f"filter-normalised directions (mean){'' if shared else ', not the same for all runs'}. The random directions "
+        "are about as long as the model: the two kinds of line share no unit of length."
     )
-    return Curves("path", "Along straight lines", caption, Axis("r, in lengths of the direction"), LOSS, lines)
+    return Curves("path", "Along straight lines", caption, Axis("r, in lengths of the direction"), LOSS_AXIS, lines)
 
 
-def _barrier(found: Found) -> Curves:
-    lines = [
-        band(f"{document.get('to', '?')} → {name}", n, _between(_finite_points(document, "gamma", "loss")))
-        for n, name, document in found
-    ]
+def _barrier(runs: Sequence[MeasuredRun]) -> Curves:
+    lines = []
+    for run in runs:
+        # Only the part between the two models: the losses beyond them would dwarf it.
+        points = [(gamma, loss) for gamma, loss in run.points("gamma", "loss") if -1e-6 <= gamma <= 1 + 1e-6]
+        lines.append(mean_line(f"{run.document.get('to', '?')} → {run.name}", run.number, points))
     caption = (
-        "The loss on the straight way from one run's model (0) to another's (1). Where it rises in between, the two "
-        "lie in different basins; where it does not, in one."
+        "The loss on the straight line from one run's model (0) to another's (1). Where it rises in between, the two "
+        "models lie in different basins; where it does not, they lie in the same."
     )
-    return Curves("barrier", "Between the models", caption, Axis("γ"), LOSS, lines)
+    return Curves("barrier", "Between the models", caption, Axis("γ"), LOSS_AXIS, lines)
 
 
-def _between(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The way between the models; what lies beyond them would dwarf it."""
-    return [(gamma, loss) for gamma, loss in points if -1e-6 <= gamma <= 1 + 1e-6]
-
-
-FIGURES: dict[str, Callable[[Found], Chart]] = {
+_CHARTS: dict[str, Callable[[Sequence[MeasuredRun]], Chart]] = {  # in the order of the page
     "landscape": _landscape,
     "local-landscape": _local_landscape,
     "spectrum": _spectrum,

@@ -1,10 +1,10 @@
-"""One self-contained HTML page about a set of runs: opens from disk, works offline."""
+"""Write one self-contained HTML page about runs, which opens from disk and works offline."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -17,52 +17,60 @@ import yaml
 from fedflat.errors import UserError
 from fedflat.report.charts import COLOURS, DASHES, SYMBOLS, Chart
 from fedflat.report.comparison import (
-    Documents,
+    AnalysisDocuments,
     RunSettings,
     common_settings,
-    measurement_differences,
-    read_analyses,
-    settings_of,
+    measurement_warnings,
+    training_settings,
 )
-from fedflat.report.flatness_charts import flatness_charts
-from fedflat.report.tables import Printed, flatness_table, nothing_printed, probes_table, results_table
+from fedflat.report.flatness_charts import flatness_charts, read_analyses
+from fedflat.report.tables import PrintedAccuracy, flatness_table, probes_table, results_table
 from fedflat.report.training_charts import communication_chart, learning_charts, partition_chart, probe_charts
 from fedflat.runs.folder import write_atomically
 from fedflat.runs.read import StoredRun, read_stored_runs
 
+SCRIPTS = ("frames.js", "curves.js", "grids.js", "save.js", "page.js")  # in this order; page.js draws the charts
+
 
 @dataclass(frozen=True)
-class Contents:
-    """Charts by section, what was analysed, what the runs were trained with, and what is missing and why."""
+class PageContents:
+    """Everything a report shows but its tables.
+
+    Args:
+        sections: the charts by section heading, in the order of the page.
+        documents: each run's analyses.
+        settings: each run's training settings.
+        warnings: what could not be shown or compared, and why.
+    """
 
     sections: dict[str, list[Chart]]
-    documents: list[Documents]
+    documents: list[AnalysisDocuments]
     settings: list[RunSettings]
-    problems: list[str]
+    warnings: list[str]
 
     @property
     def charts(self) -> list[Chart]:
-        """All charts in order."""
+        """Return the charts of all sections."""
         return [chart for charts in self.sections.values() for chart in charts]
 
 
-def page_contents(runs: Sequence[StoredRun]) -> Contents:
-    """Prepare every figure for which there are data."""
+def page_contents(runs: Sequence[StoredRun]) -> PageContents:
+    """Make every chart for which the runs have data.
+
+    Args:
+        runs: at least one run.
+    """
     documents, damaged = read_analyses(runs)
-    held, missing = partition_chart(runs)
+    partitions, missing = partition_chart(runs)
     sections: dict[str, list[Chart]] = {
         "Learning curves": [*learning_charts(runs), *communication_chart(runs)],
-        "Data": [*held],
+        "Data": [*partitions],
         "Probes": [*probe_charts(runs)],
         "Flatness": [*flatness_charts(runs, documents)],
     }
-    settings = settings_of(runs)
-    return Contents(
-        sections, documents, settings, [*damaged, *missing, *measurement_differences(runs, settings, documents)]
-    )
-
-
-SCRIPTS = ("frames.js", "curves.js", "grids.js", "save.js", "page.js")  # the last one starts
+    settings = training_settings(runs)
+    warnings = [*damaged, *missing, *measurement_warnings(runs, settings, documents)]
+    return PageContents(sections, documents, settings, warnings)
 
 
 def make_report(
@@ -71,17 +79,27 @@ def make_report(
     target: float,
     figures: Path | None = None,
     tensorboard: Path | None = None,
-    printed: Printed = nothing_printed,
+    printed: PrintedAccuracy | None = None,
 ) -> list[str]:
-    """Write the page and what else is asked for; returns, in words, what was left out or is not as it seems."""
+    """Write the page, and on request figures for a paper and TensorBoard event files.
+
+    Args:
+        paths: run folders, or folders of run folders.
+        out: the HTML file, which is replaced.
+        target: accuracy, as a fraction, for the column "rounds to …".
+        figures: folder for the charts as PDF and PNG.
+        tensorboard: folder for event files.
+        printed: what papers print for a run's configuration.
+
+    Returns warnings: which runs were skipped or are unfinished, and what is not shown or not comparable.
+    """
     if out.is_dir():
-        raise UserError(f"--out {out}: is a folder, must be a file such as {out / 'report.html'}")
-    runs, damaged = read_stored_runs(paths)
+        raise UserError("out", out, f"is a folder, must be a file such as {out / 'report.html'}")
+    runs, unreadable = read_stored_runs(paths)
     if not runs:
-        raise UserError("report: nothing to show; " + "; ".join(damaged))
-    found = page_contents(runs)
-    problems = [*(f"skipped: {problem}" for problem in damaged), *map(_unfinished, runs), _mixed(runs), *found.problems]
-    problems = [problem for problem in problems if problem]
+        raise UserError(None, "report", "; ".join(["nothing to show", *unreadable]))
+    contents = page_contents(runs)
+    warnings = [*(f"skipped: {problem}" for problem in unreadable), *_run_warnings(runs), *contents.warnings]
     if tensorboard:
         from fedflat.report.tensorboard import write_events
 
@@ -89,25 +107,21 @@ def make_report(
     if figures:
         from fedflat.report.matplotlib_figures import draw_figures
 
-        draw_figures(found.charts, figures)
-    _write(out, html_page(runs, found, problems, target, printed))
-    return problems
+        draw_figures(contents.charts, figures)
+    _write(out, render_page(runs, contents, warnings, target, printed))
+    return warnings
 
 
-def _unfinished(run: StoredRun) -> str:
-    """What is said of a run that has no result yet."""
-    if run.result:
-        return ""
-    reached, wanted = max(row["round"] for row in run.rows), run.config.get("rounds", "?")
-    return f"skipped in the results: {run.path}: unfinished (round {reached} of {wanted}); its figures are shown"
-
-
-def _mixed(runs: Sequence[StoredRun]) -> str:
-    """What is said where some runs are evaluated on the test set and others are not."""
-    held = [run.name for run in runs if run.evaluated_on == "validation"]
-    if len(held) in (0, len(runs)):
-        return ""
-    return f"test and validation runs mixed: do not compare {', '.join(held)} (validation set) with the others (test)"
+def _run_warnings(runs: Sequence[StoredRun]) -> Iterator[str]:
+    """Yield warnings about unfinished runs, and about runs that are not evaluated on the same kind of samples."""
+    for run in runs:
+        if not run.result:
+            last, rounds = max(row["round"] for row in run.rows), run.config.get("rounds", "?")
+            yield f"skipped in the results: {run.path}: unfinished (round {last} of {rounds}); its figures are shown"
+    names = [run.name for run in runs if run.evaluated_on == "validation"]
+    if 0 < len(names) < len(runs):
+        rest = "(validation set) with the others (test)"
+        yield f"test and validation runs mixed: do not compare {', '.join(names)} {rest}"
 
 
 def _write(out: Path, text: str) -> None:
@@ -115,14 +129,26 @@ def _write(out: Path, text: str) -> None:
         out.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(out, text)
     except OSError as error:
-        raise UserError(f"--out {out}: cannot be written ({error.strerror or error})") from None
+        raise UserError("out", out, f"cannot be written ({error.strerror or error})") from None
 
 
-def html_page(
-    runs: Sequence[StoredRun], contents: Contents, problems: Sequence[str], target: float, printed: Printed
+def render_page(
+    runs: Sequence[StoredRun],
+    contents: PageContents,
+    warnings: Sequence[str],
+    target: float,
+    printed: PrintedAccuracy | None,
 ) -> str:
-    """The HTML."""
-    template = jinja2.Environment(autoescape=True, trim_blocks=True).from_string(_file("page.html"))
+    """Return the HTML of the page.
+
+    Args:
+        runs: the runs that are shown.
+        contents: their charts, analyses and settings.
+        warnings: texts at the top of the page.
+        target: accuracy, as a fraction, for the column "rounds to …".
+        printed: what papers print for a run's configuration.
+    """
+    template = jinja2.Environment(autoescape=True, trim_blocks=True).from_string(_asset("page.html"))
     tables = {
         "Results": results_table(runs, contents.settings, target, printed),
         "Probes": probes_table(runs),
@@ -132,43 +158,43 @@ def html_page(
     sections = {"Results": [], **contents.sections}
     return template.render(
         title=page_title(runs),
-        setting=common_settings(contents.settings),
-        problems=problems,
+        settings=common_settings(contents.settings),
+        warnings=warnings,
         tables=tables,
         sections={name: charts for name, charts in sections.items() if charts or name in tables},
         versions=versions_text(runs),
         configs=[(run.name, run_as_yaml(run)) for run in runs],
-        css=_file("page.css"),
-        script="".join(map(_file, SCRIPTS)),
+        css=_asset("page.css"),
+        script="".join(map(_asset, SCRIPTS)),
         plotly=plotly.offline.get_plotlyjs(),
-        data=_json([dataclasses.asdict(chart) for chart in contents.charts]),
-        looks=_json([COLOURS, DASHES, SYMBOLS]),
+        charts_json=_json([dataclasses.asdict(chart) for chart in contents.charts]),
+        styles_json=_json([COLOURS, DASHES, SYMBOLS]),
     )
 
 
-def _file(name: str) -> str:
+def _asset(name: str) -> str:
     return resources.files("fedflat.report").joinpath("assets", name).read_text(encoding="utf-8")
 
 
 def _json(value: Any) -> str:
-    """JSON that cannot end the script it stands in."""
+    """Return JSON for a <script> element; without "<" no text in it can close the element."""
     return json.dumps(value, ensure_ascii=False).replace("<", "\\u003c")
 
 
 def page_title(runs: Sequence[StoredRun]) -> str:
-    """Which runs, or how many, and on which data where that is the same."""
+    """Return the run's name or the number of runs, and the data set if all runs have the same."""
     what = runs[0].name if len(runs) == 1 else f"{len(runs)} runs"
     datasets = {str(run.config.get("dataset")) for run in runs}
     return f"{what} on {datasets.pop()}" if len(datasets) == 1 else what
 
 
 def versions_text(runs: Sequence[StoredRun]) -> str:
-    """The versions and the hardware, once for all runs that share them."""
-    found = dict.fromkeys(tuple(run.result.versions.items()) for run in runs if run.result)
-    return "; ".join(", ".join(f"{name} {version}" for name, version in each) for each in found)
+    """Return the versions and hardware of finished runs; runs that share them are listed once."""
+    versions = dict.fromkeys(tuple(run.result.versions.items()) for run in runs if run.result)
+    return "; ".join(", ".join(f"{name} {version}" for name, version in each) for each in versions)
 
 
 def run_as_yaml(run: StoredRun) -> str:
-    """A run's configuration, and what it ran on, as YAML."""
-    facts = {**run.config, **({"versions": run.result.versions} if run.result else {})}
-    return yaml.safe_dump(facts, sort_keys=False, allow_unicode=True)
+    """Return a run's configuration as YAML, with versions and hardware if it is finished."""
+    versions = {"versions": run.result.versions} if run.result else {}
+    return yaml.safe_dump({**run.config, **versions}, sort_keys=False, allow_unicode=True)

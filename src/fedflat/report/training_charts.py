@@ -1,4 +1,4 @@
-"""Charts of training: the partition, learning curves, communication, and what probes measured."""
+"""Charts of training: learning curves, communication, the partition, and what probes measured."""
 
 from __future__ import annotations
 
@@ -10,49 +10,124 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from fedflat.data.dataset import default_partition
 from fedflat.data.partition import class_counts, describe_partition
 from fedflat.errors import UserError
 from fedflat.probes import PROBES
-from fedflat.report.charts import Axis, Chart, ChartLine, Curves, Grid, Grids, band
-from fedflat.report.comparison import auto_meaning
+from fedflat.report.charts import Axis, Chart, ChartLine, Curves, Grid, Grids, mean_line
 from fedflat.runs.build import load_run_dataset, partition_clients
 from fedflat.runs.config import experiment_from_dict
 from fedflat.runs.read import StoredRun, evaluated_on
 
-MAX_PARTITIONS = 200  # clients; more would be thinner than a pixel
-
-
+ROUND_AXIS = Axis("round")
+MAX_CLIENTS_SHOWN = 200  # columns of the partition chart; more would be narrower than a pixel
 PARTITION_KEYS = ("dataset", "partition", "clients", "alpha", "shards", "partition_seed", "validation")
+JOINT_PROBES = {"drift": Axis("distance"), "forgetting": Axis("accuracy", "percent")}  # all their measures in one chart
+LIST_ELEMENTS = {"classes": "class", "lambda": "parameter tensor"}  # what the elements of a probe's list belong to
+HOW_TO_READ = {  # second sentence of a probe's caption
+    "drift": "The higher a line, the further clients with different data have moved apart within the round.",
+    "forgetting": "The gap between a run's lines before and after is what training on clients' own data has undone.",
+    "classes": "Faint cells are classes that the global model does not know in that round.",
+}
+
+
+def learning_charts(runs: Sequence[StoredRun]) -> Iterator[Curves]:
+    """Yield the charts of accuracy and loss over the rounds, on the test or validation set."""
+    bands = "A line is the mean over seeds, its band one standard deviation to either side."
+    accuracy, loss = (
+        "Higher is better, and so is earlier.",
+        "Lower is better; a line ends where the loss of any seed is not finite.",
+    )
+    samples = f"on the {evaluated_on(runs)} set"
+    yield _over_rounds(runs, "accuracy", f"Accuracy {samples}", f"{bands} {accuracy}", _accuracy_axis(runs))
+    yield _over_rounds(runs, "loss", f"Loss {samples}", f"{bands} {loss}", Axis("cross entropy"))
+
+
+def _accuracy_axis(runs: Sequence[StoredRun]) -> Axis:
+    return Axis(f"{evaluated_on(runs)} accuracy", "percent")
+
+
+def _over_rounds(runs: Sequence[StoredRun], key: str, title: str, caption: str, y: Axis) -> Curves:
+    lines = [run_line(run, number, key) for number, run in enumerate(runs)]
+    return Curves(key, title, caption, ROUND_AXIS, y, lines, smooth=True)
+
+
+def run_line(run: StoredRun, number: int, key: str) -> ChartLine:
+    """Return the mean and band over seeds of a run's metric.
+
+    The line ends before the first round in which a seed has no finite value: the mean of the other seeds would look
+    better than the run is.
+
+    Args:
+        run: the run.
+        number: its number, which gives the colour.
+        key: "accuracy" or "loss".
+    """
+    end = min((row["round"] for row in run.rows if row[key] is None), default=math.inf)
+    line = mean_line(run.name, number, [(row["round"], row[key]) for row in run.rows if row["round"] < end])
+    return _clip_band(line) if key == "accuracy" else line
+
+
+def _clip_band(line: ChartLine) -> ChartLine:
+    """Cut the line's band to [0, 1]."""
+    low, high = ([min(max(edge, 0.0), 1.0) for edge in edges] for edges in (line.low, line.high))
+    return dataclasses.replace(line, low=low, high=high)
+
+
+def communication_chart(runs: Sequence[StoredRun]) -> Iterator[Curves]:
+    """Yield the chart of accuracy against the bytes sent so far, if a run is finished.
+
+    bytes = rounds · cohort · (bytes down + bytes up per client and round)
+    """
+    lines = [_against_bytes(run, number) for number, run in enumerate(runs) if run.result]
+    caption = (
+        "Bytes sent to and from all clients up to each evaluation, counted on the messages. "
+        "At a given accuracy, the line furthest to the left needs the least communication."
+    )
+    if lines:
+        sent = Axis("sent in total", "bytes")
+        yield Curves("communication", "What accuracy costs", caption, sent, _accuracy_axis(runs), lines, smooth=True)
+
+
+def _against_bytes(run: StoredRun, number: int) -> ChartLine:
+    assert run.result
+    per_client = run.result.bytes_down_per_client_round + run.result.bytes_up_per_client_round
+    line = run_line(run, number, "accuracy")
+    return dataclasses.replace(line, x=[round * per_client * run.config["cohort"] for round in line.x])
 
 
 def partition_chart(runs: Sequence[StoredRun]) -> tuple[list[Grids], list[str]]:
-    """One figure with a picture for each partition that the runs used, and why others are missing."""
-    settings = {tuple(run.config.get(key) for key in PARTITION_KEYS): run for run in runs}
-    grids, problems = [], []
-    for run in settings.values():
+    """Return the chart of clients and classes, with one panel for each partition that the runs used.
+
+    The list holds one chart, or none if no partition can be shown. The second list holds a warning for each
+    partition that is missing, for example because its data are not on this machine.
+    """
+    partitions = {tuple(run.config.get(key) for key in PARTITION_KEYS): run for run in runs}
+    grids, warnings = [], []
+    for run in partitions.values():
         try:
             grids.append(_partition_grid(run.config))
         except (UserError, OSError, ValueError) as error:
-            problems.append(f"{run.name}: clients and classes are not shown ({error})")
-    return ([_partition_panels(grids)] if grids else []), problems
+            warnings.append(f"{run.name}: clients and classes are not shown ({error})")
+    return ([_partition_grids(grids)] if grids else []), warnings
 
 
 def _partition_grid(config: dict[str, Any]) -> Grid:
-    """Samples of each class (upwards) that each client (across) holds."""
-    setting = experiment_from_dict({key: config[key] for key in PARTITION_KEYS if key in config}, "config.yaml")
+    """Count the samples of each class (row) that each client (column) holds."""
+    setting = experiment_from_dict({key: config[key] for key in PARTITION_KEYS if key in config})
     setting.check()
     setting.check_named()
     data = load_run_dataset(setting)
-    held = class_counts(data.y.numpy(), partition_clients(setting, data), data.classes)
-    cut = f", first {MAX_PARTITIONS} of {len(held)} clients" if len(held) > MAX_PARTITIONS else ""
-    partition = auto_meaning(data).partition if setting.partition == "auto" else setting.partition
+    counts = class_counts(data.y.numpy(), partition_clients(setting, data), data.classes)
+    cut = f", first {MAX_CLIENTS_SHOWN} of {len(counts)} clients" if len(counts) > MAX_CLIENTS_SHOWN else ""
+    partition = default_partition(data) if setting.partition == "auto" else setting.partition
     held_out = f", validation {setting.validation:g}" if setting.validation else ""
     name = f"{data.name}, {describe_partition(partition, setting.alpha, setting.shards)}{held_out}{cut}"
-    few = held[:MAX_PARTITIONS].T
-    return Grid(name, [*range(few.shape[1])], [*range(len(few))], [[n or None for n in row] for row in few.tolist()])
+    z = counts[:MAX_CLIENTS_SHOWN].T
+    return Grid(name, [*range(z.shape[1])], [*range(len(z))], [[n or None for n in row] for row in z.tolist()])
 
 
-def _partition_panels(grids: list[Grid]) -> Grids:
+def _partition_grids(grids: list[Grid]) -> Grids:
     caption = (
         "Each column is a client, each row a class; the stronger the colour, the more training samples of that class "
         "the client holds. Empty cells are classes it never sees: the more of them, the more clients differ."
@@ -62,178 +137,115 @@ def _partition_panels(grids: list[Grid]) -> Grids:
     return Grids("clients", "Which client holds which classes", caption, *axes, grids, 0.0, float(most))
 
 
-READING = {
-    "drift": "The higher a line, the further clients with different data have moved apart within the round.",
-    "forgetting": "The gap between a run's lines before and after is what training on clients' own data has undone.",
-    "classes": "Faint cells are classes that the global model does not know in that round.",
-}
-
-
-TOGETHER = {"drift": Axis("distance"), "forgetting": Axis("accuracy", "percent")}  # measures that share a figure
-
-
-LISTED = {"classes": "class", "lambda": "parameter tensor"}  # what the places of a list stand for
-
-
 def probe_charts(runs: Sequence[StoredRun]) -> Iterator[Chart]:
-    """Figures of every probe that any of the runs has, by name; spreads over clients stay in metrics.jsonl."""
+    """Yield the charts of every probe that any of the runs has, sorted by the probe's name.
+
+    Numbers become curves, lists become heat maps. Standard deviations over clients (keys that end in _std) are not
+    shown, nor numbers that were measured once: these are in a table.
+    """
     once = single_probe_values(runs)
-    for probe, found in itertools.groupby([key for key in _measures_by_probe(runs) if key not in once], _probe):
-        measures = list(found)
-        for group in [measures] if probe in TOGETHER else [[key] for key in measures]:
-            yield from _probe_curves(runs, probe, group)
-        yield from (chart for key in measures for chart in _probe_heat_map(runs, probe, key))
+    keys = [key for key in _probe_keys(runs) if key not in once]
+    for probe, group in itertools.groupby(keys, _probe_name):
+        of_probe = list(group)
+        for together in [of_probe] if probe in JOINT_PROBES else [[key] for key in of_probe]:
+            yield from _probe_curves(runs, probe, together)
+        yield from (chart for key in of_probe for chart in _probe_heat_map(runs, probe, key))
 
 
 def single_probe_values(runs: Sequence[StoredRun]) -> list[str]:
-    """The numbers that no run has of more than one round, and some run has: a table shows them, not a figure."""
-    rounds = {
-        key: [len({round for round, _ in number_points(run, key)}) for run in runs] for key in _measures_by_probe(runs)
-    }
+    """Return the keys of probes' numbers that no run has in more than one round: a table shows them, not a chart."""
+    rounds = {key: [len({round for round, _ in number_points(run, key)}) for run in runs] for key in _probe_keys(runs)}
     return [key for key, counts in rounds.items() if max(counts) == 1]
 
 
-def _measures_by_probe(runs: Sequence[StoredRun]) -> list[str]:
-    """What the probes of all runs measured, by probe; measures stay in their order."""
-    known = dict.fromkeys(key for run in runs for row in run.rows for key in row.get("probes", {}))
-    return sorted((key for key in known if not key.endswith("_std")), key=_probe)
+def _probe_keys(runs: Sequence[StoredRun]) -> list[str]:
+    """Return the keys PROBE.MEASURE of all runs, sorted by probe; a probe's measures stay in their order."""
+    keys = dict.fromkeys(key for run in runs for row in run.rows for key in row.get("probes", {}))
+    return sorted((key for key in keys if not key.endswith("_std")), key=_probe_name)
 
 
-def _probe(key: str) -> str:
+def _probe_name(key: str) -> str:
     return key.partition(".")[0]
 
 
-def _measure(key: str) -> str:
+def _measure_name(key: str) -> str:
     return key.partition(".")[2].replace("_", " ") or key
 
 
-def _key(name: str) -> str:
-    """A name for elements and files, whatever the metrics hold."""
+def _chart_key(name: str) -> str:
+    """Return a key that is safe in HTML and as a file name, whatever characters a probe's name has."""
     return "probe-" + re.sub(r"[^\w-]+", "-", name)
 
 
 def probe_caption(runs: Sequence[StoredRun], key: str) -> str:
-    """The first sentence of the probe's description, and how to read the figure."""
-    probe = _probe(key)
+    """Return the first line of the probe's docstring and how to read its chart.
+
+    Args:
+        runs: the runs, which may be evaluated on validation instead of test data.
+        key: PROBE or PROBE.MEASURE.
+    """
+    probe = _probe_name(key)
     text = (inspect.getdoc(PROBES[probe]) or "").partition("\n")[0] if probe in PROBES else "Measured while training."
-    return f"{text.replace('test data', f'{evaluated_on(runs)} data')} {READING.get(probe, '')}".strip()
+    return f"{text.replace('test data', f'{evaluated_on(runs)} data')} {HOW_TO_READ.get(probe, '')}".strip()
 
 
-def _values(run: StoredRun, key: str, kind: Any) -> list[tuple[int, Any]]:
-    """(round, value) of every row whose value is of this kind."""
-    found = ((row["round"], row.get("probes", {}).get(key)) for row in run.rows)
-    return [(round, value) for round, value in found if isinstance(value, kind)]
+def _points(run: StoredRun, key: str, kind: Any) -> list[tuple[int, Any]]:
+    """Return (round, value) of every row whose value is of type `kind`."""
+    values = ((row["round"], row.get("probes", {}).get(key)) for row in run.rows)
+    return [(round, value) for round, value in values if isinstance(value, kind)]
 
 
 def number_points(run: StoredRun, key: str) -> list[tuple[int, float]]:
-    """(round, value) of every row in which this is a number."""
-    return _values(run, key, int | float)
+    """Return (round, value) of every row in which the probe's value `key` is a number."""
+    return _points(run, key, int | float)
 
 
 def measure_title(key: str) -> str:
-    """A measure in words."""
+    """Return a probe's key as a title: "drift, global local" for drift.global_local."""
     return key.replace(".", ", ").replace("_", " ")
 
 
 def _probe_curves(runs: Sequence[StoredRun], probe: str, keys: Sequence[str]) -> Iterator[Curves]:
-    """Measures of all runs over the rounds, where they are numbers."""
-    lines = [line for way, key in enumerate(keys) for line in _probe_lines(runs, key, way, len(keys))]
+    """Yield one chart of these measures over the rounds, if they are numbers."""
+    lines = [line for variant, key in enumerate(keys) for line in _probe_lines(runs, key, variant, len(keys))]
     if lines:
-        alone = Axis(_measure(keys[0]), "bytes" if keys[0].endswith(".bytes") else "number")
-        y, name = TOGETHER.get(probe, alone), probe if probe in TOGETHER else keys[0]
-        yield Curves(
-            _key(name), f"Probe: {measure_title(name)}", probe_caption(runs, probe), ROUND, y, lines, smooth=True
-        )
+        joint = probe in JOINT_PROBES
+        form: Any = "bytes" if keys[0].endswith(".bytes") else "number"
+        name, y = (probe, JOINT_PROBES[probe]) if joint else (keys[0], Axis(_measure_name(keys[0]), form))
+        title, caption = f"Probe: {measure_title(name)}", probe_caption(runs, probe)
+        yield Curves(_chart_key(name), title, caption, ROUND_AXIS, y, lines, smooth=True)
 
 
-def _probe_lines(runs: Sequence[StoredRun], key: str, way: int, ways: int) -> Iterator[ChartLine]:
+def _probe_lines(runs: Sequence[StoredRun], key: str, variant: int, variants: int) -> Iterator[ChartLine]:
     for number, run in enumerate(runs):
         points = number_points(run, key)
         if points:
-            name = f"{run.name}, {_measure(key)}" if ways > 1 else run.name
-            yield band(name, number, points, way, ways, marks=len({round for round, _ in points}) == 1)
+            name = f"{run.name}, {_measure_name(key)}" if variants > 1 else run.name
+            marks = len({round for round, _ in points}) == 1
+            yield mean_line(name, number, points, variant, variants, marks)
 
 
 def _probe_heat_map(runs: Sequence[StoredRun], probe: str, key: str) -> Iterator[Grids]:
-    """A measure of all runs, where it is a list: rounds across, the list upwards, mean over seeds."""
-    lists = {run.name: _values(run, key, list) for run in runs}
-    grids = [grid for name, points in lists.items() if (grid := _probe_grid(name, points)).x]
+    """Yield one chart of a measure that is a list: rounds horizontally, elements vertically, mean over seeds."""
+    points = {run.name: _points(run, key, list) for run in runs}
+    grids = [grid for name, of_run in points.items() if (grid := _probe_grid(name, of_run)).x]
     values = [z for grid in grids for row in grid.z for z in row if z is not None]
     if values:
-        share = key == "classes.accuracy"
-        z = Axis(_measure(key), "percent" if share else "number")
-        scale = (0.0, 1.0) if share else (min(values), max(values))
-        name = "Accuracy of each class" if share else f"Probe: {measure_title(key)}"
-        axes = ROUND, Axis(LISTED.get(probe, "number")), z
-        yield Grids(_key(key), name, probe_caption(runs, probe), *axes, grids, *scale)
+        is_accuracy = key == "classes.accuracy"
+        z = Axis(_measure_name(key), "percent" if is_accuracy else "number")
+        scale = (0.0, 1.0) if is_accuracy else (min(values), max(values))
+        title = "Accuracy of each class" if is_accuracy else f"Probe: {measure_title(key)}"
+        axes = ROUND_AXIS, Axis(LIST_ELEMENTS.get(probe, "number")), z
+        yield Grids(_chart_key(key), title, probe_caption(runs, probe), *axes, grids, *scale)
 
 
 def _probe_grid(name: str, points: Iterable[tuple[int, Sequence[float | None]]]) -> Grid:
-    """z[i][j]: the mean over seeds of the i-th number in the j-th round that has it."""
-    places: dict[int, list[tuple[float, float]]] = {}
-    for round, numbers in points:
-        for i, number in enumerate(numbers):
-            places.setdefault(i, []).extend([] if number is None else [(round, number)])
-    lines = [band(name, 0, pairs) for pairs in places.values()]
+    """Return a panel whose z[i][j] is the mean over seeds of element i in the j-th round that has any."""
+    elements: dict[int, list[tuple[float, float]]] = {}  # index in the list: (round, value) of all seeds
+    for round, values in points:
+        for i, value in enumerate(values):
+            elements.setdefault(i, []).extend([] if value is None else [(round, value)])
+    lines = [mean_line(name, 0, pairs) for pairs in elements.values()]
     means = [dict(zip(line.x, line.y, strict=True)) for line in lines]
     rounds = sorted({x for line in lines for x in line.x})
-    return Grid(name, rounds, [*map(float, places)], [[found.get(x) for x in rounds] for found in means])
-
-
-ROUND = Axis("round")
-
-
-def learning_charts(runs: Sequence[StoredRun]) -> Iterator[Curves]:
-    """Accuracy and loss over the rounds, on the test set or on the validation samples."""
-    again = "A line is the mean over seeds, its band one standard deviation to either side."
-    high, low = (
-        "Higher is better, and so is earlier.",
-        "Lower is better; a line ends where the loss of any seed is not finite.",
-    )
-    samples = f"on the {evaluated_on(runs)} set"
-    yield _over_rounds(runs, "accuracy", f"Accuracy {samples}", f"{again} {high}", _accuracy(runs))
-    yield _over_rounds(runs, "loss", f"Loss {samples}", f"{again} {low}", Axis("cross entropy"))
-
-
-def _accuracy(runs: Sequence[StoredRun]) -> Axis:
-    return Axis(f"{evaluated_on(runs)} accuracy", "percent")
-
-
-def _over_rounds(runs: Sequence[StoredRun], key: str, title: str, caption: str, y: Axis) -> Curves:
-    return Curves(key, title, caption, ROUND, y, [run_line(run, n, key) for n, run in enumerate(runs)], smooth=True)
-
-
-def run_line(run: StoredRun, number: int, key: str) -> ChartLine:
-    """Mean and band over seeds of a run's `key`, in the colour of the number-th run.
-
-    It ends before the first round in which a seed has no finite value: the mean of the others would look better.
-    """
-    end = min((row["round"] for row in run.rows if row[key] is None), default=math.inf)
-    points = [(row["round"], row[key]) for row in run.rows if row["round"] < end]
-    found = band(run.name, number, points)
-    return _within_one(found) if key == "accuracy" else found
-
-
-def _within_one(line: ChartLine) -> ChartLine:
-    """The line with its band cut to [0, 1]."""
-    low, high = ([min(max(edge, 0.0), 1.0) for edge in edges] for edges in (line.low, line.high))
-    return dataclasses.replace(line, low=low, high=high)
-
-
-def communication_chart(runs: Sequence[StoredRun]) -> Iterator[Curves]:
-    """Accuracy against everything that was sent so far: cohort x rounds x (bytes down + bytes up)."""
-    finished = [_against_bytes(run, number) for number, run in enumerate(runs) if run.result]
-    caption = (
-        "Bytes sent to and from all clients up to each evaluation, counted on the messages. "
-        "At one height, the line furthest to the left is the cheapest way to that accuracy."
-    )
-    if finished:
-        sent = Axis("sent in total", "bytes")
-        yield Curves("communication", "What accuracy costs", caption, sent, _accuracy(runs), finished, smooth=True)
-
-
-def _against_bytes(run: StoredRun, number: int) -> ChartLine:
-    assert run.result
-    each = run.result.bytes_down_per_client_round + run.result.bytes_up_per_client_round
-    found = run_line(run, number, "accuracy")
-    return dataclasses.replace(found, x=[r * each * run.config["cohort"] for r in found.x])
+    return Grid(name, rounds, [*map(float, elements)], [[mean.get(x) for x in rounds] for mean in means])

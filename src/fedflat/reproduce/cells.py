@@ -1,9 +1,9 @@
-"""All tables by name; from a cell to its experiment, and from an experiment back to the cells with its settings."""
+"""All tables by name. From a cell to its experiment, and from an experiment to the cells with its settings."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -14,6 +14,7 @@ from fedflat.reproduce.table import PaperTable, TableCell
 from fedflat.runs.config import experiment_from_dict, experiment_to_dict
 from fedflat.runs.experiment import Experiment
 
+PAPERS = {"fedsol": "FedSOL", "fedgf": "FedGF", "fedgloss": "FedGloSS"}
 FEDSOL_TABLES = (
     fedsol_tables.TABLE1,
     fedsol_tables.TABLE2,
@@ -21,107 +22,143 @@ FEDSOL_TABLES = (
     *fedsol_tables.TABLES,
     *fedsol_tables.FIGURES,
 )
-
-
 FEDGF_TABLES = (fedgf_tables.TABLE1, *fedgf_tables.TABLES)
-
-
 FEDGLOSS_TABLES = (fedgloss_tables.TABLE3, *fedgloss_tables.TABLES, *fedgloss_tables.FIGURES)
 
+# fields of Experiment that do not change what is trained
+TRAINING_FIELDS = ("seeds", "eval_every", "probes", "probe_every", "checkpoint_every", "engine", "device", "precision")
+PARTITION = ("partition", "alpha", "shards", "partition_seed")
+FREE_PROBES = {"drift", "norm", "fedgf", "fedgloss"}  # cost nothing: used as soon as any table asks for them
+ANALYSIS_NUMBERS = {  # measure: what `fedflat analyse` measures, and the name of the number there
+    "lambda1": ("hessian", "lambda1"),
+    "ratio": ("hessian", "lambda1_over_lambda5"),
+    "lpf": ("lpf", "lpf"),
+    "discrepancy": ("discrepancy", "discrepancy"),
+    "lambda-local": ("local", "mean_lambda_local"),
+    "lambda-global": ("local", "mean_lambda_global"),
+}
+PERSONAL_SCHEMES = {"tuned": "-FT", "knn": "kNN-Per", "alone": "local-only"}  # measure: part of the scheme's name
 
-def _number(table: PaperTable) -> tuple[bool, int]:
-    """Tables before figures, in the order of their numbers."""
-    place = table.name.partition("/")[2]
-    return place.startswith("figure"), int(place.removeprefix("table").removeprefix("figure"))
+
+def _order(table: PaperTable) -> tuple[bool, int]:
+    """Sort key: tables before figures, each in the order of their numbers."""
+    number = table.name.partition("/")[2]
+    return number.startswith("figure"), int(number.removeprefix("table").removeprefix("figure"))
 
 
 TABLES = {
-    table.name: table
-    for paper in (FEDSOL_TABLES, FEDGF_TABLES, FEDGLOSS_TABLES)
-    for table in sorted(paper, key=_number)
+    table.name: table for paper in (FEDSOL_TABLES, FEDGF_TABLES, FEDGLOSS_TABLES) for table in sorted(paper, key=_order)
 }
-
-
-MAIN_TABLES = ("fedsol/table2", "fedgloss/table3", "fedgf/table1")  # what is trained for several is stored under these
+MAIN_TABLES = ("fedsol/table2", "fedgloss/table3", "fedgf/table1")  # results of several tables are stored under these
 
 
 def find_table(name: str) -> PaperTable:
-    """A table by its name, such as fedsol/table2."""
+    """Return a table by its name, such as fedsol/table2. Raise UserError if there is none."""
     if name not in TABLES:
-        raise UserError(f"reproduce {name}: unknown table{near_miss(name, TABLES)}; tables are {', '.join(TABLES)}")
+        problem = f"unknown table{near_miss(name, TABLES)}; tables are {', '.join(TABLES)}"
+        raise UserError(None, f"reproduce {name}", problem)
     return TABLES[name]
 
 
-# fields that do not change what is trained
-TRAINING_FIELDS = ("seeds", "eval_every", "probes", "probe_every", "checkpoint_every", "engine", "device", "precision")
-
-
-PARTITION = ("partition", "alpha", "shards", "partition_seed")
-
-
-PAPERS = {"fedsol": "FedSOL", "fedgf": "FedGF", "fedgloss": "FedGloSS"}
-
-
 def cell_experiment(cell: TableCell, **changes: Any) -> Experiment:
-    """What a cell was trained with."""
+    """Return the experiment of a cell, with `changes` to its fields."""
     return Experiment(**{**cell.setting, **changes})
 
 
 def on_other_dataset(cell: TableCell, dataset: str) -> dict[str, Any]:
-    """What changes for a quick try on another data set: its own model, and fewer clients where it is small."""
+    """Return the fields that change for a quick try on another data set.
+
+    The model is chosen for the data set; data sets that are not the papers' are small and get 20 clients.
+    """
     small = {} if dataset in DATASETS else {"clients": 20, "cohort": min(cell.setting["cohort"], 5)}
     return {"dataset": dataset, "model": "auto", **small}
 
 
 def experiment_key(experiment: Experiment, without: tuple[str, ...] = ("rounds",)) -> str:
-    """What is trained, as text: equal for experiments with equal settings, whatever their seeds and rounds."""
+    """Return a text that is equal for experiments with equal settings.
+
+    Args:
+        experiment: the experiment.
+        without: fields that do not count, besides TRAINING_FIELDS (seeds, engine, device, …), which never do.
+    """
     left_out = {*TRAINING_FIELDS, *without}
     text = json.dumps({n: v for n, v in experiment_to_dict(experiment).items() if n not in left_out}, sort_keys=True)
     return json.dumps(json.loads(text, parse_int=float))  # 10 and 10.0 are the same setting
 
 
 def every_cell() -> list[TableCell]:
-    """The cells of all tables, their variants after them; the main tables first."""
+    """Return the cells of all tables, main tables first; a table's variants follow its cells."""
     tables = [TABLES[name] for name in dict.fromkeys([*MAIN_TABLES, *TABLES])]
     return [cell for table in tables for cell in (*table.cells, *table.variants)]
 
 
 @cache
 def cells_by_experiment() -> dict[str, list[TableCell]]:
-    """Cells by what they train, in the order of the papers."""
-    found: dict[str, list[TableCell]] = {}
+    """Return lists of cells with equal settings, by experiment_key; in the order of `every_cell`."""
+    cells: dict[str, list[TableCell]] = {}
     for cell in every_cell():
-        found.setdefault(experiment_key(cell_experiment(cell)), []).append(cell)
-    return found
+        cells.setdefault(experiment_key(cell_experiment(cell)), []).append(cell)
+    return cells
+
+
+def cells_like(cell: TableCell) -> list[TableCell]:
+    """Return the cells of all tables with the settings of `cell`. The first one's name is the stored result's name."""
+    return cells_by_experiment()[experiment_key(cell_experiment(cell))]
+
+
+def wanted_measures(cells: Sequence[TableCell]) -> set[str]:
+    """Return the measures of final models that cells with equal settings ask for.
+
+    λ1 costs little and is included if any cell of any table with these settings asks for it.
+    """
+    cheap = {"lambda1"} & {cell.measure for cell in cells_like(cells[0])}
+    return cheap | {m for cell in cells if (m := cell.measure) in ANALYSIS_NUMBERS or _scheme(m) in PERSONAL_SCHEMES}
+
+
+def wanted_probes(cells: Sequence[TableCell]) -> set[str]:
+    """Return the probes that cells with equal settings ask for, and the free ones that any table asks for."""
+    free = {_probe(cell.measure) for cell in cells_like(cells[0])} & FREE_PROBES
+    return {_probe(cell.measure) for cell in cells if _probe(cell.measure)} | free
+
+
+def _probe(measure: str) -> str:
+    """Return drift for drift.global_local, '' for a measure that is not a probe's."""
+    return measure.partition(".")[0] if "." in measure else ""
+
+
+def _scheme(measure: str) -> str:
+    """Return tuned for tuned-5."""
+    return measure.partition("-")[0]
 
 
 def cell_source(cell: TableCell) -> str:
-    """Where a number is printed: FedSOL Table 2."""
-    paper, _, place = cell.table.partition("/")
-    kind = "Table" if place.startswith("table") else "Figure"
-    return f"{PAPERS[paper]} {kind} {place.removeprefix(kind.lower())}"
+    """Return where a number is printed: FedSOL Table 2."""
+    paper, _, number = cell.table.partition("/")
+    kind = "Table" if number.startswith("table") else "Figure"
+    return f"{PAPERS[paper]} {kind} {number.removeprefix(kind.lower())}"
 
 
 def printed_accuracy(config: Mapping[str, Any]) -> tuple[str, float] | None:
-    """Source and printed accuracy of a cell with the settings of a run's config.yaml, None where there is none."""
+    """Return source and printed accuracy of a cell with the settings of a run.
+
+    Args:
+        config: the content of the run's config.yaml.
+
+    Returns None if no table has these settings.
+    """
     try:
-        given = experiment_from_dict(config, "config")
-        found = cells_by_experiment().get(experiment_key(given), [])
+        experiment = experiment_from_dict(config)
+        cells = cells_by_experiment().get(experiment_key(experiment), [])
     except (UserError, TypeError, AttributeError):
         return None
-    for cell in found:
-        full = cell.setting["rounds"] == given.rounds and not cell.variant
-        if full and cell.printed is not None and cell.measure in ("final", "last100"):
+    for cell in cells:
+        same = cell.setting["rounds"] == experiment.rounds and not cell.variant
+        if same and cell.printed is not None and cell.measure in ("final", "last100"):
             return cell_source(cell), cell.printed
     return None
 
 
-def first_cell_like(cell: TableCell) -> TableCell:
-    """The first cell that is trained alike: its name is the name of what is stored."""
-    return cells_by_experiment()[experiment_key(cell_experiment(cell))][0]
-
-
 def chance_accuracy(cell: TableCell) -> float:
-    """Accuracy of guessing, in percent."""
+    """Return the accuracy of guessing a class, in percent."""
     dataset = cell.setting["dataset"]
     return 100 / (DATASETS[dataset].classes if dataset in DATASETS else 10)

@@ -1,16 +1,4 @@
-"""The main claims of the papers, as comparisons of cells, checked against our numbers.
-
-Two means m₁ and m₂ over seeds with standard errors e₁ and e₂ (of a single seed, the paper's ±) are told apart where
-they differ by more than 2 √(e₁² + e₂² + f²), f being 0.5 points for accuracies and 5 % of the larger mean otherwise.
-A claim
-
-- holds where it is so in every comparison that was run,
-- does not hold here where one is decided the other way,
-- is undecided where none is, but some are too close to tell.
-
-Rivals that diverged here are named and not compared. What is never reached takes infinitely many rounds. "As released"
-means the best with what the released code does, and its rivals as the papers have them.
-"""
+"""What our numbers say about the papers: a verdict on each printed number, and whether the main claims hold."""
 
 from __future__ import annotations
 
@@ -18,113 +6,208 @@ import math
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from fedflat.reproduce.cells import find_table
-from fedflat.reproduce.results import OurValue, StoredResults, our_text
-from fedflat.reproduce.table import MEASURES, TableCell
+from fedflat.reproduce.cells import chance_accuracy, find_table
+from fedflat.reproduce.results import OurValue, StoredResults
+from fedflat.reproduce.table import MEASURES, PaperTable, TableCell
 
-HOLDS, DOES_NOT, UNDECIDED, NOT_RUN, NOT_HERE = (
-    "holds",
-    "does not hold here",
-    "undecided",
-    "not run yet",
-    "cannot be run here",
-)
+# verdicts
+WITHIN, RANKING, NOT_REPRODUCED, OUTSIDE = "within 2 sd", "same ranking", "not reproduced", "outside, no rival yet"
+FAILS, TRAINS = "fails too", "trains here"
+# answers to a claim
+HOLDS, DOES_NOT_HOLD, UNDECIDED = "holds", "does not hold here", "undecided"
+NOT_RUN, NOT_AVAILABLE = "not run yet", "cannot be run here"
 
 
-class ComparedCells(NamedTuple):
-    """Two cells with our numbers; by how much the first is better, and how much that may be by chance."""
+def verdict(table: PaperTable, cell: TableCell, stored: StoredResults) -> str:
+    """Return what our number says about the printed one, '' if it says nothing.
 
-    one: TableCell
-    other: TableCell
+    The paper prints p ± σ_p, our mean and standard deviation over seeds are m ± σ_m. The allowed distance is
+    2 √(σ_p² + σ_m² + f²). Here f stands for errors that neither ± includes: 0.5 points for accuracies (about the
+    standard error of 10,000 test images), 5 % of p for other measures. A ± over clients, as in FedSOL's Table 9, does
+    not count as σ_p. A rival is the number of another method in the same column.
+
+    - within 2 sd: |m − p| is at most the allowed distance.
+    - same ranking: |m − p| is larger, but m is above the same rivals and below the same rivals as in the paper. A rival
+      counts if we have its number, if it did not diverge here, and if the printed numbers differ by more than the
+      allowed distance. At least one rival must count.
+    - not reproduced: |m − p| is larger, and m is on the other side of a rival.
+    - outside, no rival yet: |m − p| is larger, and no rival counts.
+    - fails too, trains here: the paper says that training does not converge. It fails here as well if a seed diverged
+      or our accuracy is at most 1.5 times that of guessing.
+
+    In tables of rounds, an accuracy that is never reached is reproduced if neither the paper nor we reach it. There is
+    no verdict without a printed number, without ours, or after fewer rounds than the paper's.
+    """
+    ours = stored.ours(cell)
+    if ours is None or not stored.comparable(cell, ours):
+        return ""
+    if cell.failed:
+        return FAILS if ours.diverged or ours.mean <= 1.5 * chance_accuracy(cell) else TRAINS
+    if cell.printed is None:
+        return ""
+    if math.isinf(cell.printed) or math.isinf(ours.mean):
+        return WITHIN if cell.printed == ours.mean else NOT_REPRODUCED
+    if abs(ours.mean - cell.printed) <= allowed_difference(cell, ours, table.spread):
+        return WITHIN
+    same_side = _same_side_of_rivals(table, cell, ours, stored)
+    return OUTSIDE if not same_side else RANKING if all(same_side) else NOT_REPRODUCED
+
+
+def allowed_difference(cell: TableCell, ours: OurValue | None, spread: str = "seeds") -> float:
+    """Return the allowed distance 2 √(σ_p² + σ_m² + f²); σ_p counts only if the paper's ± is over seeds."""
+    assert cell.printed is not None
+    printed = cell.spread or 0.0 if spread == "seeds" else 0.0
+    return 2 * math.hypot(printed, ours.std if ours else 0.0, _unknown_error(cell, cell.printed))
+
+
+def _unknown_error(cell: TableCell, value: float) -> float:
+    """Return f, the error that no ± includes."""
+    return 0.5 if MEASURES[cell.measure].unit == "%" else 0.05 * abs(value)
+
+
+def _same_side_of_rivals(table: PaperTable, cell: TableCell, ours: OurValue, stored: StoredResults) -> list[bool]:
+    """Return for every rival that counts whether our numbers are in the paper's order."""
+    assert cell.printed is not None
+    same_side = []
+    for rival in table.rivals(cell):
+        theirs = stored.ours(rival)
+        if rival.printed is None or theirs is None or theirs.diverged or not stored.comparable(rival, theirs):
+            continue
+        gap = cell.printed - rival.printed
+        allowed = [allowed_difference(one, None, table.spread) for one in (cell, rival)] if math.isfinite(gap) else []
+        if allowed and abs(gap) > max(allowed):
+            same_side.append((ours.mean - theirs.mean) * gap > 0)
+    return same_side
+
+
+def our_text(cell: TableCell, ours: OurValue) -> str:
+    """Return our number as text: mean, standard deviation, number of seeds."""
+    if math.isinf(ours.mean):
+        return "not reached"
+    if cell.measure == "models":
+        return f"{ours.mean:g}"
+    diverged = f", {ours.diverged} diverged" if ours.diverged else ""
+    if len(ours.values) == 1:
+        return f"{ours.mean:.2f} (1 seed{diverged})"
+    return f"{ours.mean:.2f} ± {ours.std:.2f} ({len(ours.values)} seeds{diverged})"
+
+
+class Comparison(NamedTuple):
+    """Two cells that a claim compares, and our numbers for them."""
+
+    cell: TableCell
+    rival: TableCell
     ours: OurValue
     theirs: OurValue
 
     @property
     def lead(self) -> float:
-        """Positive where the first is better."""
+        """By how much the cell is better than its rival; negative if it is worse."""
         if self.ours.mean == self.theirs.mean:
             return 0.0
-        return (1 if MEASURES[self.one.measure].higher else -1) * (self.ours.mean - self.theirs.mean)
+        return (1 if MEASURES[self.cell.measure].higher else -1) * (self.ours.mean - self.theirs.mean)
 
     @property
-    def chance(self) -> float:
-        """2 √(e₁² + e₂² + f²)."""
+    def uncertainty(self) -> float:
+        """The difference 2 √(e₁² + e₂² + f²) that may be due to chance."""
         largest = max((abs(ours.mean) for ours in (self.ours, self.theirs) if math.isfinite(ours.mean)), default=0.0)
-        unknown = 0.5 if MEASURES[self.one.measure].unit == "%" else 0.05 * largest
-        return 2 * math.hypot(_error(self.one, self.ours), _error(self.other, self.theirs), unknown)
+        errors = _standard_error(self.cell, self.ours), _standard_error(self.rival, self.theirs)
+        return 2 * math.hypot(*errors, _unknown_error(self.cell, largest))
 
 
-def _error(cell: TableCell, ours: OurValue) -> float:
-    """The standard error of our mean, the paper's ± where there is one seed only."""
+def _standard_error(cell: TableCell, ours: OurValue) -> float:
+    """Return the standard error of our mean; with a single seed, the paper's ±."""
     seeds = len(ours.values)
     return ours.std / math.sqrt(seeds) if seeds > 1 else cell.spread or 0.0
 
 
 @dataclass(frozen=True)
 class Claim:
-    """In every chosen column of a table, `best` is better than each of `than` (all other rows unless given)."""
+    """A claim of a paper: in some columns of a table, one method is better than others.
+
+    A claim is checked by comparisons of our numbers. Two means m₁ and m₂ over seeds, with standard errors e₁ and e₂
+    (for a single seed, the paper's ±), differ if |m₁ − m₂| is more than 2 √(e₁² + e₂² + f²). Here f is 0.5 points for
+    accuracies and 5 % of the larger mean for other measures. A claim
+
+    - holds if every comparison that was run confirms it,
+    - does not hold here if a comparison shows the opposite,
+    - is undecided if none shows the opposite but some are too close.
+
+    Rivals that diverged here are named and not compared. An accuracy that is never reached counts as infinitely many
+    rounds. "As released" means that the best method is trained as in the released code, its rivals as in the papers.
+
+    Args:
+        text: the claim in words.
+        table: the table's name.
+        columns: pattern of the cells, as for `fedflat reproduce --cells`.
+        best: the method that is said to be better.
+        rivals: the methods it is compared with; all others of the table if empty.
+        margin: by how much it is better; negative for "as good as, up to".
+        variant: variant of the cells of `best`.
+    """
 
     text: str
     table: str
-    columns: str  # a pattern as of --cells
+    columns: str
     best: str
-    than: tuple[str, ...] = ()
+    rivals: tuple[str, ...] = ()
     margin: float = 0.0
-    variant: str = ""  # of `best`
+    variant: str = ""
 
     def released(self) -> Claim:
-        """The same of the released code."""
+        """Return the same claim about the released code."""
         return replace(self, text=f"{self.text}, as released", variant="released")
 
     def pairs(self) -> list[tuple[TableCell, TableCell]]:
-        """Every cell of `best` beside each that it shall beat."""
+        """Return every cell of `best` with each cell that it should be better than."""
         table = find_table(self.table)
-        pool = [cell for cell in (*table.cells, *table.variants) if cell.variant == self.variant]
-        chosen = [cell for cell in pool if cell.method == self.best and cell.matches([self.columns])]
-        return [(cell, other) for cell in chosen for other in table.rivals(cell) if self._rival(other)]
+        variants = [cell for cell in (*table.cells, *table.variants) if cell.variant == self.variant]
+        chosen = [cell for cell in variants if cell.method == self.best and cell.matches([self.columns])]
+        return [(cell, rival) for cell in chosen for rival in table.rivals(cell) if self._is_rival(rival)]
 
-    def _rival(self, other: TableCell) -> bool:
-        return not other.unavailable and (not self.than or other.method in self.than)
+    def _is_rival(self, cell: TableCell) -> bool:
+        return not cell.unavailable and (not self.rivals or cell.method in self.rivals)
+
+    def comparisons(self, stored: StoredResults) -> list[Comparison]:
+        """Return the pairs for which both numbers are stored after all rounds."""
+        numbers = [(cell, rival, stored.ours(cell), stored.ours(rival)) for cell, rival in self.pairs()]
+        known = [Comparison(cell, rival, ours, theirs) for cell, rival, ours, theirs in numbers if ours and theirs]
+        return [c for c in known if stored.comparable(c.cell, c.ours) and stored.comparable(c.rival, c.theirs)]
 
     def check(self, stored: StoredResults) -> str:
-        """Whether it holds here; a comparison without both numbers, at all rounds, is left out."""
-        every = self.compared(stored)
-        lost = dict.fromkeys(c.other.method for c in every if c.theirs.diverged)
-        found = self._answer([c for c in every if not c.theirs.diverged])
-        return f"{found}; {', '.join(lost)} diverged" if lost else found
+        """Return whether the claim holds, in words."""
+        comparisons = self.comparisons(stored)
+        diverged = dict.fromkeys(c.rival.method for c in comparisons if c.theirs.diverged)
+        answer = self._answer([c for c in comparisons if not c.theirs.diverged])
+        return f"{answer}; {', '.join(diverged)} diverged" if diverged else answer
 
-    def _answer(self, compared: list[ComparedCells]) -> str:
-        total = len(self.pairs())
-        if not compared:
-            return NOT_RUN if total else NOT_HERE
-        against = sum(c.lead - self.margin < -c.chance for c in compared)
-        close = sum(abs(c.lead - self.margin) <= c.chance for c in compared)
-        if against or close:
-            few = f"{against or close} of {len(compared)} comparisons"
-            return f"{DOES_NOT} ({few} fail)" if against else f"{UNDECIDED} ({few} too close)"
-        return HOLDS if len(compared) == total else f"{HOLDS} where run ({len(compared)} of {total} comparisons)"
+    def _answer(self, comparisons: list[Comparison]) -> str:
+        run, total = len(comparisons), len(self.pairs())
+        if not run:
+            return NOT_RUN if total else NOT_AVAILABLE
+        opposite = sum(c.lead - self.margin < -c.uncertainty for c in comparisons)
+        if opposite:
+            return f"{DOES_NOT_HOLD} ({opposite} of {run} comparisons fail)"
+        close = sum(abs(c.lead - self.margin) <= c.uncertainty for c in comparisons)
+        if close:
+            return f"{UNDECIDED} ({close} of {run} comparisons too close)"
+        return HOLDS if run == total else f"{HOLDS} where run ({run} of {total} comparisons)"
 
-    def compared(self, stored: StoredResults) -> list[ComparedCells]:
-        """The pairs of which both have numbers after all rounds."""
-        numbers = [(one, other, stored.ours(one), stored.ours(other)) for one, other in self.pairs()]
-        known = [ComparedCells(one, other, a, b) for one, other, a, b in numbers if a and b]
-        return [c for c in known if stored.comparable(c.one, c.ours) and stored.comparable(c.other, c.theirs)]
-
-    def figures(self, stored: StoredResults) -> str:
-        """In each column that was run, our number of `best` and that of its strongest rival."""
-        nearest: dict[str, ComparedCells] = {}
-        for compared in self.compared(stored):
-            known = nearest.get(compared.one.name)
-            if not compared.theirs.diverged and (known is None or compared.lead < known.lead):
-                nearest[compared.one.name] = compared
-        return "; ".join(_beside(compared) for compared in nearest.values())
+    def numbers_text(self, stored: StoredResults) -> str:
+        """Return for each column that was run our numbers of `best` and of its strongest rival."""
+        strongest: dict[str, Comparison] = {}
+        for comparison in self.comparisons(stored):
+            known = strongest.get(comparison.cell.name)
+            if not comparison.theirs.diverged and (known is None or comparison.lead < known.lead):
+                strongest[comparison.cell.name] = comparison
+        return "; ".join(_comparison_text(comparison) for comparison in strongest.values())
 
 
-def _beside(compared: ComparedCells) -> str:
-    """lda-0.1: fedsol 62.05 ± 1.57 (3 seeds), fedntd 56.74 (1 seed)."""
-    one, other, ours, theirs = compared
-    numbers = f"{one.method} {our_text(one, ours)}, {other.method} {our_text(other, theirs)}"
-    return f"{' '.join(one.group[1:] or one.group)}: {numbers}"
+def _comparison_text(comparison: Comparison) -> str:
+    """Return such as lda-0.1: fedsol 62.05 ± 1.57 (3 seeds), fedntd 56.74 (1 seed)."""
+    cell, rival, ours, theirs = comparison
+    numbers = f"{cell.method} {our_text(cell, ours)}, {rival.method} {our_text(rival, theirs)}"
+    return f"{' '.join(cell.group[1:] or cell.group)}: {numbers}"
 
 
 FEDSOL_CLAIMS = (
@@ -147,8 +230,6 @@ FEDSOL_CLAIMS = (
     Claim("FedSOL's local models forget less", "fedsol/figure6", "forgetting.after", "fedsol", ("fedavg",)),
     Claim("FedSOL has the smallest λ1/λ5", "fedsol/figure7", "ratio", "fedsol"),
 )
-
-
 FEDGF_CLAIMS = (
     Claim("FedGF is best at α = 0", "fedgf/table1", "alpha-0", "fedgf"),
     Claim("FedGF beats FedSAM at α = 0", "fedgf/table1", "alpha-0", "fedgf", ("fedsam",)),
@@ -161,17 +242,9 @@ FEDGF_CLAIMS = (
     Claim("Adaptive c is better than any constant", "fedgf/table5", "*", "fedgf"),
     Claim("FedGF converges fastest at α = 0", "fedgf/figure4", "*", "fedgf"),
 )
-
-
 SGD = ("fedavg", "fedprox", "feddyn", "scaffold")
-
-
 SAM = ("fedsam", "feddyn-sam", "fedspeed", "fedgamma", "fedsmoo")
-
-
 SLOWER = ("fedavg", "fedprox", "fedsam", "feddyn-sam", "fedspeed")
-
-
 FEDGLOSS_CLAIMS = (
     Claim("FedGloSS is best on CIFAR-10 at α = 0", "fedgloss/table3", "cnn cifar10 alpha-0", "fedgloss"),
     Claim("FedGloSS beats every method with SAM", "fedgloss/table3", "*", "fedgloss", SAM),
@@ -185,6 +258,4 @@ FEDGLOSS_CLAIMS = (
     Claim("FedGloSS's local models are flattest", "fedgloss/table1", "lambda-global", "fedgloss"),
     Claim("FedGloSS needs fewer rounds than most", "fedgloss/table10", "*", "fedgloss", SLOWER),
 )
-
-
 CLAIMS = (*FEDSOL_CLAIMS, *FEDGF_CLAIMS, *FEDGLOSS_CLAIMS)

@@ -1,16 +1,16 @@
 """FedGF (Lee & Yoon, ICML 2024): its settings, tables and figures.
 
-Settings: Section 6.1; learning rate, weight decay, augmentation and hyper-parameters are from the released script, the
-paper's Appendix C being out of reach. Of the script's grids we take FedGF's ρ as FedSAM's, FedProx's μ = 0.01, FedDyn's
-α = 0.01, MoFedSAM's β = 0.1, and 0.9 for FedAvgM, whose grid the script does not have. FedGF's T_D = 0.1 and W = 30 are
-the best of those tried on a validation split of CIFAR-10 at α = 0 and 0.05 (see Findings), and not tuned elsewhere; the
-variants have the script's T_D = 0.2 and 0.3. c is the mean over the rounds there were, at most W, as in the released
-code; eq. (16) divides by W from the first round. Accuracies are means over the last 100 rounds, ours of ten
-evaluations in them.
+Settings are those of Section 6.1. Learning rate, weight decay, augmentation and hyper-parameters are from the released
+script, because the paper's Appendix C was not available to us. From the script's grids we take for FedGF the ρ of
+FedSAM, for FedProx μ = 0.01, for FedDyn α = 0.01 and for MoFedSAM β = 0.1. The script has no grid for FedAvgM; we take
+0.9. FedGF's T_D = 0.1 and W = 30 are the best of those tried on a validation split of CIFAR-10 at α = 0 and 0.05 (see
+Findings); they are not tuned elsewhere. The variants have the script's T_D = 0.2 and 0.3. As in the released code, c is
+the mean over the rounds so far, at most W; eq. (16) divides by W from the first round. Accuracies are means over the
+last 100 rounds; ours are means of the ten evaluations in them.
 
-α: the paper prints 0, 0.005 and 10 for both data sets; the released splits, which alone can have been trained on, are
-0, 0.05 and 100 for CIFAR-10 and 0, 0.5 and 1000 for CIFAR-100. The cells are named after the latter.
-The released SCAFFOLD, FedDyn, FedGAMMA and MoFedSAM have mistakes that ours do not repeat, so expect other numbers.
+α: the paper prints 0, 0.005 and 10 for both data sets. The released splits, the only ones that can have been used for
+training, are 0, 0.05 and 100 for CIFAR-10 and 0, 0.5 and 1000 for CIFAR-100. The cells are named after the splits.
+The released SCAFFOLD, FedDyn, FedGAMMA and MoFedSAM have mistakes that ours do not repeat, so their numbers differ.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from fedflat.methods.fedsmoo import FedSMOO
 from fedflat.methods.mofedsam import MoFedSAM
 from fedflat.methods.scaffold import SCAFFOLD
 from fedflat.methods.wrappers import ServerMomentum
-from fedflat.reproduce.table import Change, TableCell, Words, make_table, read_words
+from fedflat.reproduce.table import TableCell, VariantChange, Words, make_table, read_words
 
 COMMON = {
     "model": "lenet-cnn",
@@ -47,12 +47,10 @@ COMMON = {
     "checkpoint_every": 500,
 }
 
-
 KNOWN: dict[str, dict[str, Any]] = {
     "cifar10": {"dataset": "cifar10", "rounds": 10_000},
     "cifar100": {"dataset": "cifar100", "rounds": 20_000},
 }
-
 
 RADII = {  # ρ of FedSAM; ρ of FedASAM
     "cifar10 alpha-0": (0.1, 0.7),
@@ -65,8 +63,8 @@ RADII = {  # ρ of FedSAM; ρ of FedASAM
 
 
 def fedgf_methods(rho: float, adaptive: float) -> dict[str, Any]:
-    """The methods with the radii of a setting."""
-    found = {
+    """Return the methods by their words, with the radii `rho` (SAM) and `adaptive` (FedASAM) of a setting."""
+    methods = {
         "fedavg": FedAvg(),
         "fedavgm": ServerMomentum(beta=0.9),
         "fedprox": FedProx(mu=0.01),
@@ -78,20 +76,20 @@ def fedgf_methods(rho: float, adaptive: float) -> dict[str, Any]:
         "fedgamma": FedGAMMA(rho=rho),
         "fedsmoo": FedSMOO(rho=rho, regularise=False),
         "fedgf": FedGF(rho=rho, threshold=0.1, window=30),
-        "c-0": FedSAM(rho=rho),  # which FedGF is while c = 0
+        "c-0": FedSAM(rho=rho),  # FedGF with c = 0
         "c-0.5": FedGF(rho=rho, static_c=0.5),
         "c-1": FedGF(rho=rho, static_c=1.0),
     }
-    return {name: {"method": method} for name, method in found.items()}
+    return {name: {"method": method} for name, method in methods.items()}
 
 
 def fedgf_setting(words: Words) -> dict[str, Any]:
-    """Fields of Experiment from the words of a cell: data set, α, cohort, method."""
+    """Return the fields of Experiment for the words of a cell: data set, α, cohort, method."""
     return {**COMMON, **read_words(words, KNOWN | fedgf_methods(*RADII[" ".join(words[:2])]))}
 
 
-def with_threshold(value: float) -> Change:
-    """FedGF with another T_D."""
+def with_threshold(value: float) -> VariantChange:
+    """Return the change to FedGF with T_D = `value`; other methods and constant c have no such variant."""
 
     def change(cell: TableCell) -> dict[str, Any] | None:
         method = cell.setting["method"]
@@ -103,18 +101,15 @@ def with_threshold(value: float) -> Change:
 
 VARIANTS = {f"threshold-{value}": with_threshold(value) for value in (0.2, 0.3)}
 
-
-PLACES = {name: [place for place in RADII if place.startswith(f"{name} ")] for name in KNOWN}
-
+SETTINGS = {name: [setting for setting in RADII if setting.startswith(f"{name} ")] for name in KNOWN}
 
 COHORTS = (5, 10, 20)
-
 
 CIFAR10 = make_table(
     "fedgf/table1",
     "Test accuracies for α and for 5, 10 and 20 participating clients",
     fedgf_setting,
-    [f"{place} cohort-{clients}" for place in PLACES["cifar10"] for clients in COHORTS],
+    [f"{setting} cohort-{clients}" for setting in SETTINGS["cifar10"] for clients in COHORTS],
     # α = 0                 α = 0.05 ("0.005")    α = 100 ("10")
     """
     fedavg    63.63 65.83 68.33  67.85 71.37 73.03  82.90 82.96 82.93
@@ -130,16 +125,15 @@ CIFAR10 = make_table(
     fedgf     78.41 79.68 80.86  78.79 79.39 79.69  84.71 83.94 83.85
     """,
     measure="last100",
-    note="The paper prints α as 0.005 and 10; see src/fedflat/papers/fedgf.py.",
+    note="The paper prints α as 0.005 and 10; see Settings.",
     variants=VARIANTS,
 )
-
 
 CIFAR100 = make_table(
     "fedgf/table1",
     "",
     fedgf_setting,
-    [f"{place} cohort-{clients}" for place in PLACES["cifar100"] for clients in COHORTS],
+    [f"{setting} cohort-{clients}" for setting in SETTINGS["cifar100"] for clients in COHORTS],
     # α = 0                 α = 0.5 ("0.005")     α = 1000 ("10")
     """
     fedavg    29.35 33.79 36.62  38.15 40.58 41.27  50.41 50.20 49.98
@@ -158,15 +152,11 @@ CIFAR100 = make_table(
     variants=VARIANTS,
 )
 
-
-TABLE1 = CIFAR10.beside(CIFAR100)
-
+TABLE1 = CIFAR10.joined(CIFAR100)
 
 COMPARED = ("fedavg", "fedsam", "fedasam", "mofedsam", "fedsmoo", "fedgf")
 
-
 FLATNESS = ("lpf", "lambda1", "discrepancy")
-
 
 TABLE2 = make_table(
     "fedgf/table2",
@@ -182,9 +172,9 @@ TABLE2 = make_table(
     fedsmoo   2.37 25.83 0.12  0.8  23.38  0.08
     fedgf     1.36 14.07 0.13  1.08 23.54  0.04
     """,
-    note="The paper has CIFAR-100 alone; the same on CIFAR-10 is ours. σ of LPF and ρ of Δ_F are not printed; "
-    "0.01 and 0.1 here (docs/analysis.md).",
-).beside(
+    note="The paper has only CIFAR-100; we added CIFAR-10. σ of LPF and ρ of Δ_F are not printed; "
+    "we take 0.01 and 0.1 (docs/analysis.md).",
+).joined(
     make_table(
         "fedgf/table2",
         "",
@@ -193,7 +183,6 @@ TABLE2 = make_table(
         "\n".join(f"{name} {'? ' * 6}" for name in COMPARED),
     )
 )
-
 
 TABLE3 = make_table(
     "fedgf/table3",
@@ -210,20 +199,18 @@ TABLE3 = make_table(
     """,
 )
 
-
 TABLE4 = make_table(
     "fedgf/table4",
     "Hundreds of models sent per client until FedAvg's final accuracy",
     fedgf_setting,
-    [f"{place} sent" for place in (*PLACES["cifar10"][:2], *PLACES["cifar100"][:2])],
+    [f"{setting} sent" for setting in (*SETTINGS["cifar10"][:2], *SETTINGS["cifar100"][:2])],
     """
     fedgf    75   108  180  210
     fedsmoo  180  228  536  440
     """,
-    note="A pair at α = 10, FedGF 240 and FedSMOO 248, cannot be assigned to a data set in the text at hand; the other "
-    "pair at α = 10 is missing there. Ours are read off stored curves of at most 50 points.",
+    note="A pair at α = 10, FedGF 240 and FedSMOO 248, cannot be assigned to a data set in our text of the paper; the "
+    "other pair at α = 10 is missing there. Ours are taken from stored curves of at most 50 points.",
 )
-
 
 TABLE5 = make_table(
     "fedgf/table5",
@@ -239,7 +226,6 @@ TABLE5 = make_table(
     measure="last100",
 )
 
-
 FIGURE4 = make_table(
     "fedgf/figure4",
     "Convergence at α = 0: rounds until FedAvg's final accuracy",
@@ -248,7 +234,6 @@ FIGURE4 = make_table(
     "\n".join(f"{name} ? ?" for name in COMPARED),
     note="Claim: FedGF converges fastest. The curves themselves are stored with the results.",
 )
-
 
 FIGURE5 = make_table(
     "fedgf/figure5",
@@ -261,7 +246,6 @@ FIGURE5 = make_table(
     unavailable={"*": "a curve, drawn by fedflat analyse RUN --what path"},
 )
 
-
 FIGURE7 = make_table(
     "fedgf/figure7",
     "c at the end of training, CIFAR-100",
@@ -270,6 +254,5 @@ FIGURE7 = make_table(
     "fedgf ? ? ?",
     note="Claim: c stays 0 on IID data and rises to 1 as clients differ.",
 )
-
 
 TABLES = (TABLE2, TABLE3, TABLE4, TABLE5, FIGURE4, FIGURE5, FIGURE7)

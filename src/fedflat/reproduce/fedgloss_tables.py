@@ -1,9 +1,9 @@
 """FedGloSS (Caldarola et al., CVPR 2025): its settings, tables and figures.
 
-Settings: Table 12; hyper-parameters: the bold entries of Table 13, where the last of a list is taken for bold if the
-text at hand shows none, but ρ_s = 0.01 for ResNet-18 on CIFAR-100, as Figure 19 suggests. Accuracies are means over the
-last 100 rounds; we evaluate every tenth round, so ours are means of ten evaluations. FedGloSS with SGD clients has the
-radius and the β of the SAM row.
+Settings are those of Table 12, hyper-parameters the bold entries of Table 13. Where our text of the paper shows no bold
+entry we take the last of the list, except ρ_s = 0.01 for ResNet-18 on CIFAR-100, as Figure 19 suggests. Accuracies are
+means over the last 100 rounds; we evaluate every tenth round, so ours are means of ten evaluations. FedGloSS with SGD
+clients has the radius and the β of the SAM row.
 λ1 is that of the final model on the test set by 20 steps of power iteration; the released code takes the mean of the
 last 100 models. The released code leaks 10 % of CIFAR-10's test images into the training data.
 """
@@ -28,12 +28,9 @@ from fedflat.reproduce.table import TableCell, Words, make_table, read_rows, rea
 
 CNN = {"model": "lenet-cnn", "clients": 100, "cohort": 5, "weight_decay": 4e-4, "momentum": 0.0}
 
-
 RESNET = {"model": "resnet18-gn", "rounds": 10_000, "clients": 100, "cohort": 10, "weight_decay": 1e-5, "momentum": 0.7}
 
-
 LANDMARKS = {"model": "mobilenetv2", "rounds": 1_300, "cohort": 50, "local_epochs": 5, "lr": 0.1, "weight_decay": 4e-5}
-
 
 COMMON = {
     "local_epochs": 1,
@@ -45,7 +42,6 @@ COMMON = {
     "eval_every": 10,
     "checkpoint_every": 500,
 }
-
 
 KNOWN: dict[str, dict[str, Any]] = {
     "cifar10": {"dataset": "cifar10", "rounds": 10_000},
@@ -59,8 +55,17 @@ KNOWN: dict[str, dict[str, Any]] = {
 def fedgloss_methods(
     ours: FedGloSS, sam: float, mu: float, dyn: tuple[float, float], lam: float, smoo: FedSMOO
 ) -> dict[str, Any]:
-    """One column of Table 13: FedGloSS, FedSAM's ρ, FedProx's μ, FedDyn's α and ρ, FedSpeed's λ, FedSMOO."""
-    found = {
+    """Return the methods of one column of Table 13 by their words.
+
+    Args:
+        ours: FedGloSS.
+        sam: ρ of FedSAM, FedSpeed and FedGAMMA.
+        mu: μ of FedProx.
+        dyn: α of FedDyn, and ρ of FedDyn with SAM.
+        lam: λ of FedSpeed.
+        smoo: FedSMOO.
+    """
+    methods = {
         "fedavg": FedAvg(),
         "fedprox": FedProx(mu=mu),
         "feddyn": FedDyn(dyn_alpha=dyn[0]),
@@ -74,7 +79,7 @@ def fedgloss_methods(
         "fedgloss": ours,
         "naivefedgloss": NaiveFedGloSS(ours.rho, ours.rho_local, ours.beta, ours.warmup),
     }
-    return {name: {"method": method} for name, method in found.items()}
+    return {name: {"method": method} for name, method in methods.items()}
 
 
 METHODS = {  # Table 13
@@ -107,7 +112,7 @@ METHODS = {  # Table 13
 
 
 def fedgloss_setting(words: Words) -> dict[str, Any]:
-    """Fields of Experiment from the words of a cell: model, data set, α, method."""
+    """Return the fields of Experiment for the words of a cell: model, data set, α, method."""
     where = "landmarks" if words[0] == "landmarks" else " ".join(words[:2])
     ordered = (words[1], words[0], *words[2:]) if words[0] in ("cnn", "resnet18") else words
     return {**COMMON, **read_words(ordered, KNOWN | METHODS[where])}
@@ -117,9 +122,9 @@ WITH_DUAL = FedGloSS | NaiveFedGloSS | FedSpeed
 
 
 def with_released_code(cell: TableCell) -> dict[str, Any] | None:
-    """FedGloSS with the dual's divisor of the released code, FedSpeed as its authors' code has it.
+    """Return the change to the released code: FedGloSS with its divisor of the dual, FedSpeed as its authors have it.
 
-    While the clients' radius rises, the released server's is their final one: another than ours on CIFAR-100 alone.
+    While the clients' radius rises, the released server uses its final value; this differs from ours on CIFAR-100 only.
     """
     method = cell.setting["method"]
     return {"method": replace(method, dual="released")} if isinstance(method, WITH_DUAL) else None
@@ -127,12 +132,9 @@ def with_released_code(cell: TableCell) -> dict[str, Any] | None:
 
 PRETRAINED = "starts from ImageNet weights, which are not included"
 
-
 CIFAR = ["cnn cifar10 alpha-0", "cnn cifar10 alpha-0.05", "cnn cifar100 alpha-0", "cnn cifar100 alpha-0.5"]
 
-
 RESNETS = ["resnet18 cifar10 alpha-0.05", "resnet18 cifar100 alpha-0.5"]
-
 
 TABLE3 = make_table(
     "fedgloss/table3",
@@ -156,9 +158,7 @@ TABLE3 = make_table(
     variants={"released": with_released_code},
 )
 
-
 LOCAL = ("fedavg", "fedsam", "feddyn", "feddyn-sam", "fedsmoo", "fedgloss")
-
 
 CLIENTS = {  # λ_{1,l} and λ_{1,g} of five clients' models, for each method of LOCAL
     CIFAR[0]: """
@@ -178,17 +178,17 @@ CLIENTS = {  # λ_{1,l} and λ_{1,g} of five clients' models, for each method of
 }
 
 
-def _means(place: str) -> list[str]:
-    """The means over the five clients, X where a method does not converge."""
-    columns = zip(*(values for _, values in read_rows(CLIENTS[place], 2 * len(LOCAL))), strict=True)
+def _client_means(setting: str) -> list[str]:
+    """Return for each column of CLIENTS the mean over the five clients, X where a method does not converge."""
+    columns = zip(*(values for _, values in read_rows(CLIENTS[setting], 2 * len(LOCAL))), strict=True)
     return ["X" if "X" in column else f"{fmean(map(float, column)):.2f}" for column in columns]
 
 
 def _rows() -> str:
-    """One row per method: local and global on CIFAR-10, local and global on CIFAR-100."""
-    means = [_means(place) for place in CLIENTS]
+    """Return one row per method: local and global on CIFAR-10, local and global on CIFAR-100."""
+    means = [_client_means(setting) for setting in CLIENTS]
     return "\n".join(
-        f"{name} {' '.join(value for found in means for value in found[2 * n : 2 * n + 2])}"
+        f"{name} {' '.join(value for values in means for value in values[2 * n : 2 * n + 2])}"
         for n, name in enumerate(LOCAL)
     )
 
@@ -197,12 +197,11 @@ TABLE1 = make_table(
     "fedgloss/table1",
     "λ1 of local models on their own and on all training data, α = 0",
     fedgloss_setting,
-    [f"{place} {number}" for place in CLIENTS for number in ("lambda-local", "lambda-global")],
+    [f"{setting} {number}" for setting in CLIENTS for number in ("lambda-local", "lambda-global")],
     _rows(),
-    note="The paper prints five clients each; these are their means, ours the means over the cohort that would follow.",
+    note="The paper prints five clients each; these are their means. Ours are means over the cohort of the next round.",
     variants={"released": with_released_code},
 )
-
 
 SPEED = """
     fedavg        10000 10000  20000 20000  10000 10000  1300
@@ -218,36 +217,32 @@ SPEED = """
     fedgloss      2200  2200   6300  5200   2400  1900   200
 """
 
-
-COST = "The cost is rounds / FedAvg's rounds × models sent / 2. Ours are read off stored curves of at most 50 points."
-
+COST = "The cost is rounds / FedAvg's rounds × models sent / 2. Ours are taken from stored curves of at most 50 points."
 
 TABLE10 = make_table(
     "fedgloss/table10",
     "Rounds until FedAvg's final accuracy",
     fedgloss_setting,
-    [f"{place} rounds" for place in (*CIFAR, *RESNETS, "landmarks")],
+    [f"{setting} rounds" for setting in (*CIFAR, *RESNETS, "landmarks")],
     SPEED,
     note=COST,
     unavailable={"landmarks": PRETRAINED},
     variants={"released": with_released_code},
 )
 
-
 TABLE5 = make_table(
     "fedgloss/table5",
     "Rounds until FedAvg's final accuracy, main part",
     fedgloss_setting,
-    [f"{place} rounds" for place in (CIFAR[0], CIFAR[2], *RESNETS, "landmarks")],
+    [f"{setting} rounds" for setting in (CIFAR[0], CIFAR[2], *RESNETS, "landmarks")],
     "\n".join(
         " ".join([name, v[0], v[2], v[4], v[5], "1300" if name == "fedgloss-sgd" else v[6]])
         for name, v in read_rows(SPEED, 7)
     ),
-    note=f"As Table 10 but for FedGloSS with SGD on Landmarks, which is 1300 here and not reached there. {COST}",
+    note=f"As Table 10, except FedGloSS with SGD on Landmarks, which is 1300 here and not reached there. {COST}",
     unavailable={"landmarks": PRETRAINED},
     variants={"released": with_released_code},
 )
-
 
 TABLE4 = make_table(
     "fedgloss/table4",
@@ -269,7 +264,6 @@ TABLE4 = make_table(
     unavailable={"landmarks": PRETRAINED},
 )
 
-
 TABLE6 = make_table(
     "fedgloss/table6",
     "FedGloSS and NaiveFedGloSS: accuracy at half and at the end of training, λ1",
@@ -281,10 +275,10 @@ TABLE6 = make_table(
     fedgloss      78.9±0.5 83.9±0.4 2.03±0.05  79.7±0.4 84.4±0.5 1.93±0.03 \
                   39.5±0.9 50.6±0.6 17.18±0.97  47.2±1.1 53.4±0.5 16.22±0.35
     """,
-    note="Left out: centralised SAM (87.1, 58.4) and SAM with the previous gradient (86.3, 57.6), no federation.",
+    note="Not included, because they are not federated: centralised SAM (87.1, 58.4), SAM with the previous gradient "
+    "(86.3, 57.6).",
     variants={"released": with_released_code},
 )
-
 
 TABLE7 = make_table(
     "fedgloss/table7",
@@ -302,7 +296,6 @@ TABLE7 = make_table(
     measure="last100",
     variants={"released": with_released_code},
 )
-
 
 TABLE8 = make_table(
     "fedgloss/table8",
@@ -326,23 +319,19 @@ TABLE8 = make_table(
     variants={"released": with_released_code},
 )
 
-
 TABLES = (TABLE1, TABLE4, TABLE5, TABLE6, TABLE7, TABLE8, TABLE10)
 
-
 PLOT = "a surface, drawn by fedflat analyse RUN --what"
-
 
 FIGURE4 = make_table(
     "fedgloss/figure4",
     "δ_ε, the change of the perturbation, at the end of training",
     fedgloss_setting,
-    [f"{place} fedgloss.delta" for place in CIFAR],
+    [f"{setting} fedgloss.delta" for setting in CIFAR],
     "fedgloss ? ? ? ?",
-    note="Claim: it falls over the rounds, and with ADMM. FedGloSS without ADMM is no method here. Eq. 6 itself, with "
-    "the exact gradient, is what --probes fedgloss-exact records.",
+    note="Claim: it falls over the rounds, and with ADMM. FedGloSS without ADMM is not available here. "
+    "fedflat run fedgloss --probes fedgloss-exact records eq. 6 itself, with the exact gradient.",
 )
-
 
 FIGURE5 = make_table(
     "fedgloss/figure5",
@@ -355,7 +344,6 @@ FIGURE5 = make_table(
     unavailable={"*": f"{PLOT} local-landscape"},
 )
 
-
 FIGURE6 = make_table(
     "fedgloss/figure6",
     "Landscapes of global models",
@@ -367,26 +355,23 @@ FIGURE6 = make_table(
     unavailable={"*": f"{PLOT} landscape"},
 )
 
-
 FIGURE7 = make_table(
     "fedgloss/figure7",
     "λ1 of global models (the numbers are Table 8's)",
     fedgloss_setting,
-    [f"{place} lambda1" for place in CIFAR],
+    [f"{setting} lambda1" for setting in CIFAR],
     "\n".join(f"{name} ? ? ? ?" for name, _ in read_rows(SPEED, 7)),
     note="Claim: FedGloSS reaches the flattest minima.",
 )
-
 
 FIGURE8 = make_table(
     "fedgloss/figure8",
     "Length of the model at the end of training, ResNet-18",
     fedgloss_setting,
-    [f"{place} norm.model" for place in RESNETS],
+    [f"{setting} norm.model" for setting in RESNETS],
     "\n".join(f"{name} ? ?" for name in ("fedsam", "feddyn-sam", "fedspeed", "fedgamma", "fedsmoo", "fedgloss")),
     note="Claim: SAM on the server keeps it small.",
 )
-
 
 FIGURE9 = make_table(
     "fedgloss/figure9",
@@ -399,21 +384,20 @@ FIGURE9 = make_table(
     unavailable={"*": "a curve between two runs, drawn by fedflat analyse RUN RUN --what barrier"},
 )
 
-
 FIGURE18 = make_table(
     "fedgloss/figure18",
     "Accuracy of FedGloSS and NaiveFedGloSS over the rounds",
     fedgloss_setting,
-    [f"{place} {number}" for place in CIFAR for number in ("half", "last100")],
+    [f"{setting} {number}" for setting in CIFAR for number in ("half", "last100")],
     "fedgloss ? ? ? ? ? ? ? ?\nnaivefedgloss ? ? ? ? ? ? ? ?",
     note="Claim: both end at the same accuracy. The curves themselves are stored with the results.",
 )
 
 
 def _radius(words: Words) -> dict[str, Any]:
-    """FedGloSS with another radius on the server."""
-    found = fedgloss_setting((*words[:3], words[-1]))
-    return found | {"method": replace(found["method"], rho=float(words[3].removeprefix("rho-")))}
+    """Return the setting of FedGloSS with another radius on the server."""
+    setting = fedgloss_setting((*words[:3], words[-1]))
+    return setting | {"method": replace(setting["method"], rho=float(words[3].removeprefix("rho-")))}
 
 
 FIGURE19 = make_table(
@@ -425,6 +409,5 @@ FIGURE19 = make_table(
     f"fedgloss {'? ' * 12}",
     note="Claim: smaller ρ_s give better accuracies, larger ones smaller λ1. The radii are those of Table 13's grid.",
 )
-
 
 FIGURES = (FIGURE4, FIGURE5, FIGURE6, FIGURE7, FIGURE8, FIGURE9, FIGURE18, FIGURE19)

@@ -1,9 +1,9 @@
 """FedSOL (Lee et al., CVPR 2024): its settings, tables and figures.
 
-Settings: Section 4.1 and Appendix B (Tables 7 and 8). Left open there and taken from the released code: batch size 50,
-FedDyn's α = 0.1, FedASAM without η and with biases, momentum-corrected steps in SCAFFOLD. Replies are weighted by
-samples, as eq. 1 and the released code have it; Algorithm 1 prints equal weights (variant uniform). SVHN is trained for
-200 rounds (Table 7); Section 4.1 says 300.
+Settings are those of Section 4.1 and Appendix B (Tables 7 and 8). What they leave open is taken from the released code:
+batch size 50, FedDyn's α = 0.1, FedASAM without η and with biases, momentum-corrected steps in SCAFFOLD. Replies are
+weighted by samples, as in eq. 1 and the released code; Algorithm 1 prints equal weights (variant uniform). SVHN is
+trained for 200 rounds (Table 7); Section 4.1 says 300.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from fedflat.methods.fedntd import FedNTD
 from fedflat.methods.fedprox import FedProx
 from fedflat.methods.fedsam import FedSAM
 from fedflat.methods.fedsol import FedSOL
+from fedflat.methods.fedsol_ablation import FedSOLAblation
 from fedflat.methods.moon import MOON
 from fedflat.methods.perfedavg import PerFedAvg
 from fedflat.methods.scaffold import SCAFFOLD
-from fedflat.reproduce.table import Change, TableCell, Words, make_table, read_words
+from fedflat.reproduce.table import TableCell, VariantChange, Words, make_table, read_words
 
 COMMON = {
     "model": "fedavg-cnn",
@@ -39,12 +40,9 @@ COMMON = {
     "checkpoint_every": 50,
 }
 
-
 HUNDRED = {"clients": 100, "cohort": 10}
 
-
 TWO_HUNDRED = {"clients": 200, "cohort": 10}
-
 
 KNOWN: dict[str, dict[str, Any]] = {
     "mnist": {"dataset": "mnist", "rounds": 200, **HUNDRED},
@@ -73,9 +71,7 @@ KNOWN: dict[str, dict[str, Any]] = {
     "fedbabu": {"method": FedBABU()},
 }
 
-
 OTHERS = ("svhn", "cinic10", "pathmnist", "tissuemnist")
-
 
 RELEASED: dict[str, dict[str, Any]] = {  # radii of the released configurations; FedSOL with Λ along axis 0
     "fedsol": {"method": FedSOL(rho=2.0, lam="dim0", perturb="head")},
@@ -83,56 +79,54 @@ RELEASED: dict[str, dict[str, Any]] = {  # radii of the released configurations;
     "fedasam": {"method": FedASAM(rho=0.5, eta=0.0, biases=True)},
 }
 
-
-PLAIN = {"augment": "crop-flip"}  # without Cutout: Appendix B has it for CIFAR-10, the released code for MNIST too
-
-
-def _plain(cell: TableCell) -> dict[str, Any] | None:
-    return PLAIN if cell.setting["dataset"] in ("cifar10", "mnist") else None
+NO_CUTOUT = {"augment": "crop-flip"}  # Appendix B has Cutout for CIFAR-10, the released code for MNIST too
 
 
-def _released_plain(cell: TableCell) -> dict[str, Any] | None:
+def _no_cutout(cell: TableCell) -> dict[str, Any] | None:
+    return NO_CUTOUT if cell.setting["dataset"] in ("cifar10", "mnist") else None
+
+
+def _released_no_cutout(cell: TableCell) -> dict[str, Any] | None:
     change = RELEASED.get(cell.words[-1])
-    return change | PLAIN if change and _plain(cell) else None
+    return change | NO_CUTOUT if change and _no_cutout(cell) else None
 
 
 def _released_split(cell: TableCell) -> dict[str, Any] | None:
-    """The very split of the released code."""
+    """Return the change to the exact partition of the released code, for LDA."""
     lda = cell.setting["partition"] == "lda"
     return {"partition": "lda-released", "partition_seed": 19940817} if lda else None
 
 
-VARIANTS: dict[str, Change] = {
+VARIANTS: dict[str, VariantChange] = {
     "released": lambda cell: RELEASED.get(cell.words[-1]),
     "released-split": _released_split,
     "uniform": lambda cell: {"weights": "uniform"},
-    "no-cutout": _plain,
-    "released-no-cutout": _released_plain,
+    "no-cutout": _no_cutout,
+    "released-no-cutout": _released_no_cutout,
 }
 
 
 def fedsol_setting(words: Words) -> dict[str, Any]:
-    """Fields of Experiment from the words of a cell."""
-    found = {**COMMON, **read_words(words, KNOWN)}
+    """Return the fields of Experiment for the words of a cell; rho-R sets the method's radius."""
+    setting = {**COMMON, **read_words(words, KNOWN)}
     radius = next((float(word.removeprefix("rho-")) for word in words if word.startswith("rho-")), None)
-    return found if radius is None else found | {"method": replace(found["method"], rho=radius)}
+    return setting if radius is None else setting | {"method": replace(setting["method"], rho=radius)}
 
 
 def with_distillation_factor(cell: TableCell) -> dict[str, Any] | None:
-    """The KL loss at T = 3 with the factor T² that distillation gives it, where it is added to the local loss."""
+    """Return the change to a KL loss with the factor T² = 9 of distillation, where it is added to the local loss."""
     method = cell.setting["method"]
-    added = isinstance(method, FedSOL) and method.proximal == "kl" and method.strategy in ("A2", "A3", "A4", "A5", "A6")
+    added = isinstance(method, FedSOLAblation) and method.proximal == "kl" and method.strategy != "project"
     return {"method": replace(method, beta=9.0)} if added else None
 
 
 PROXIMAL: dict[str, dict[str, Any]] = {
     "none": {"method": FedAvg()},
     "l2-base": {"method": FedProx(mu=1.0)},
-    "l2-projection": {"method": FedSOL(strategy="project", proximal="l2", perturb="all")},
-    "kl-base": {"method": FedSOL(strategy="A5")},  # as in Table 12
-    "kl-projection": {"method": FedSOL(strategy="project", proximal="kl", perturb="all")},
+    "l2-projection": {"method": FedSOLAblation(strategy="project", proximal="l2", perturb="all")},
+    "kl-base": {"method": FedSOLAblation(strategy="A5")},  # as in Table 12
+    "kl-projection": {"method": FedSOLAblation(strategy="project", proximal="kl", perturb="all")},
 }
-
 
 TABLE1 = make_table(
     "fedsol/table1",
@@ -146,11 +140,10 @@ TABLE1 = make_table(
     kl-base        60.31±2.07
     kl-projection  50.88±3.55
     """,
-    note="β of the KL loss is not printed; 1 here, T² = 9 in the variant distilled. The same setting is printed as "
-    "61.76 in Table 12 (A5).",
+    note="β of the KL loss is not printed; we take 1, and T² = 9 in the variant distilled. Table 12 (A5) prints 61.76 "
+    "for the setting of kl-base.",
     variants={"distilled": with_distillation_factor},
 )
-
 
 SHARDING = make_table(
     "fedsol/table2",
@@ -169,10 +162,10 @@ SHARDING = make_table(
     fedsol   97.15(0.08) 66.72(0.61) 69.88(0.15) 75.82(0.34) 77.79(0.19) 85.18(0.37) 55.17(0.32) 73.85(1.55) 53.42(0.46)
     """,
     note="FedSOL's 64.13 at CIFAR-10 lda-0.1 is printed in Table 5 for ρ = 1.5; ρ = 2, which Table 8 selects, has "
-    "63.25 there. The released FedNova subtracts a client's own last update, a likely cause of its failures; ours not.",
+    "63.25 there. The released FedNova subtracts a client's own last update, a likely cause of its failures; ours "
+    "does not.",
     variants=VARIANTS,
 )
-
 
 LDA = make_table(
     "fedsol/table2",
@@ -193,9 +186,7 @@ LDA = make_table(
     variants=VARIANTS,
 )
 
-
-TABLE2 = SHARDING.beside(LDA)
-
+TABLE2 = SHARDING.joined(LDA)
 
 TABLE3 = make_table(
     "fedsol/table3",
@@ -220,9 +211,9 @@ TABLE3 = make_table(
 )
 
 
-def with_proximal_term(proximal: Any) -> FedSOL:
-    """FedSOL with another method's proximal term, on the whole model."""
-    return FedSOL(rho=2.0, perturb="all", proximal=proximal)
+def with_proximal_term(proximal: Any) -> FedSOLAblation:
+    """Return FedSOL with another method's proximal term, perturbing the whole model."""
+    return FedSOLAblation(rho=2.0, perturb="all", proximal=proximal)
 
 
 USAGES = {
@@ -237,7 +228,6 @@ USAGES = {
     "moon base": MOON(mu=0.1, tau=0.5),
     "moon combined": with_proximal_term("moon"),
 }
-
 
 TABLE4 = make_table(
     "fedsol/table4",
@@ -256,12 +246,12 @@ TABLE4 = make_table(
     moon base          55.72  29.67  38.15
     moon combined      60.91  76.82  49.14
     """,
-    note="What the paper leaves open about the terms of FedNova and SCAFFOLD is in docs/fedsol-family.md.",
+    note="What the paper leaves open about the terms of FedNova and SCAFFOLD is in docs/methods/fedsol-ablation.md.",
 )
 
 
 def _released(cell: TableCell) -> dict[str, Any] | None:
-    """FedSOL with Λ along axis 0."""
+    """Return the change to FedSOL with Λ normalised along axis 0, as in the released code."""
     method = cell.setting["method"]
     return {"method": replace(method, lam="dim0")} if isinstance(method, FedSOL) else None
 
@@ -281,7 +271,6 @@ TABLE5 = make_table(
     variants={"released": _released},
 )
 
-
 TABLE9 = make_table(
     "fedsol/table9",
     "Personalised accuracy after 1 and 5 epochs of fine-tuning (α = 0.1)",
@@ -300,11 +289,10 @@ TABLE9 = make_table(
     fedsol tuned-1     87.5±9.7   92.5±7.4   88.1±12.2
     fedsol tuned-5     90.5±7.8   95.0±3.9   91.6±6.9
     """,
-    note="± is over clients in the paper, over seeds in ours. Clients alone (fedavg alone) train as long as the "
-    "average client of the federation; the released code gives them 200 epochs.",
+    note="± is over clients in the paper, over seeds in ours. Clients that train alone (fedavg alone) train as long as "
+    "the average client of the federation; the released code gives them 200 epochs.",
     spread="clients",
 )
-
 
 TABLE10 = make_table(
     "fedsol/table10",
@@ -319,7 +307,6 @@ TABLE10 = make_table(
     """,
     note="300 rounds (Appendix I).",
 )
-
 
 TABLE11 = make_table(
     "fedsol/table11",
@@ -340,8 +327,9 @@ TABLE11 = make_table(
 
 def _strategy(words: Words) -> dict[str, Any]:
     strategy: Any = words[-1]
-    used = FedAvg() if strategy == "A0" else FedSOL(rho=2.0, perturb="head", strategy=strategy, beta=1.0)
-    return fedsol_setting(words) | {"method": used}
+    known = {"A0": FedAvg(), "A1": FedSOL(rho=2.0, perturb="head")}
+    ablation = FedSOLAblation(rho=2.0, perturb="head", strategy=strategy, beta=1.0)
+    return fedsol_setting(words) | {"method": known.get(strategy, ablation)}
 
 
 TABLE12 = make_table(
@@ -358,11 +346,10 @@ TABLE12 = make_table(
     A5  61.76
     A6  44.12
     """,
-    note="β is not printed; 1 here, T² = 9 in the variant distilled. The same setting as A5 is printed as 60.31 "
-    "in Table 1 (kl-base).",
+    note="β is not printed; we take 1, and T² = 9 in the variant distilled. Table 1 (kl-base) prints 60.31 for the "
+    "setting of A5.",
     variants={"distilled": with_distillation_factor},
 )
-
 
 TABLE13 = make_table(
     "fedsol/table13",
@@ -380,18 +367,15 @@ TABLE13 = make_table(
     unavailable={"*": "seconds on an A6000; fedflat run METHOD --probes cost compares steps on this machine"},
 )
 
-
 TABLES = (TABLE4, TABLE5, TABLE9, TABLE10, TABLE11, TABLE12, TABLE13)
 
-
 FIGURE_SETTING = "cifar10 lda-0.1"
-
 
 RADII = ("rho-0.1", "rho-0.5", "rho-1.0", "rho-1.5", "rho-2.0")
 
 
 def rows_without_numbers(*rows: str, columns: int) -> str:
-    """Rows without numbers."""
+    """Return the text of rows whose numbers the paper does not print."""
     return "\n".join(f"{row} {'? ' * columns}" for row in rows)
 
 
@@ -405,25 +389,20 @@ FIGURE2 = make_table(
     " FedAvg is ρ → 0.",
 )
 
-
-AXES = {
-    "a": [f"cohort-{clients}" for clients in (2, 5, 10, 20)],
-    "b": [f"epochs-{epochs}" for epochs in (1, 3, 5, 10)],
-    "c": [f"lr-{lr}" for lr in (0.005, 0.01, 0.02, 0.05)],
-}
-
-
-PLACES = [place for places in AXES.values() for place in places]
-
+FACTORS = [  # parts a, b and c of Figure 3
+    *(f"cohort-{clients}" for clients in (2, 5, 10, 20)),
+    *(f"epochs-{epochs}" for epochs in (1, 3, 5, 10)),
+    *(f"lr-{lr}" for lr in (0.005, 0.01, 0.02, 0.05)),
+]
 
 FIGURE3 = make_table(
     "fedsol/figure3",
     "Sampling ratio (of 100 clients), local epochs, learning rate and ρ on CIFAR-10 (α = 0.1)",
     fedsol_setting,
-    [f"{FIGURE_SETTING} {place}" for place in PLACES],
-    rows_without_numbers("fedavg", "fedsol", columns=len(PLACES)),
+    [f"{FIGURE_SETTING} {factor}" for factor in FACTORS],
+    rows_without_numbers("fedavg", "fedsol", columns=len(FACTORS)),
     note="Claim: FedSOL is above FedAvg everywhere, most at small ratios (FedAvg is near guessing at 0.02).",
-).beside(
+).joined(
     make_table(
         "fedsol/figure3",
         "",
@@ -435,10 +414,10 @@ FIGURE3 = make_table(
 
 
 def _strength(words: Words) -> dict[str, Any]:
-    """FedSOL with adaptive or fixed strength."""
-    found = fedsol_setting(("cifar10", "lda-0.1", words[2], "fedsol"))
+    """Return the setting of FedSOL with adaptive or fixed strength."""
+    setting = fedsol_setting(("cifar10", "lda-0.1", words[2], "fedsol"))
     lam: Any = {"adaptive": "tensor", "fixed": "fixed"}[words[-1]]
-    return found | {"method": FedSOL(rho=found["method"].rho, perturb="head", lam=lam)}
+    return setting | {"method": FedSOL(rho=setting["method"].rho, perturb="head", lam=lam)}
 
 
 FIGURE4 = make_table(
@@ -447,10 +426,9 @@ FIGURE4 = make_table(
     _strength,
     [f"{FIGURE_SETTING} {radius}" for radius in RADII],
     rows_without_numbers("adaptive", "fixed", columns=5),
-    note="Claim: adaptive strength is better and depends less on ρ. Part (b), the mean of λ in every layer, is what "
-    "fedflat run fedsol --probes lambda records.",
+    note="Claim: adaptive strength is better and depends less on ρ. fedflat run fedsol --probes lambda "
+    "records part (b), the mean of λ in every layer.",
 )
-
 
 FIGURE5 = make_table(
     "fedsol/figure5",
@@ -458,9 +436,8 @@ FIGURE5 = make_table(
     fedsol_setting,
     [f"{FIGURE_SETTING} {number}" for number in ("drift.global_local", "drift.local_local")],
     rows_without_numbers("fedavg", "fedsol", columns=2),
-    note="Claim: FedSOL's are smaller. Ours are those of the last round.",
+    note="Claim: both are smaller with FedSOL. Ours are those of the last round.",
 )
-
 
 FIGURE6 = make_table(
     "fedsol/figure6",
@@ -472,16 +449,14 @@ FIGURE6 = make_table(
     "of the last round.",
 )
 
-
 FIGURE7 = make_table(
     "fedsol/figure7",
     "λ1 and λ1/λ5 of the global model on CIFAR-10 (α = 0.1)",
     fedsol_setting,
     [f"{FIGURE_SETTING} {number}" for number in ("lambda1", "ratio")],
     rows_without_numbers("fedavg", "fedasam", "fedsol", columns=2),
-    note="Claim: FedSOL's ratio is the smallest. The numbers in the figure are not in the text. The landscapes: "
-    "fedflat analyse RUN --what landscape --directions eigen.",
+    note="Claim: FedSOL's ratio is the smallest. The numbers in the figure are not in the text. "
+    "fedflat analyse RUN --what landscape --directions eigen draws the landscapes.",
 )
-
 
 FIGURES = (FIGURE2, FIGURE3, FIGURE4, FIGURE5, FIGURE6, FIGURE7)

@@ -1,20 +1,6 @@
-"""Our numbers: one JSON file per trained cell in results/PAPER/TABLE/, and what they say about the printed ones.
+"""Our numbers: measured on finished runs, stored as one JSON file per experiment, looked up by a table's cell.
 
-With p ± σ_p printed and m ± σ_m ours (over seeds), the allowed distance is 2 √(σ_p² + σ_m² + f²), where f is 0.5 points
-for accuracies (about the standard error of 10,000 test images) and 5 % of p for other measures: the share of error
-that neither ± knows of. A ± over clients, as in FedSOL's Table 9, does not count as σ_p.
-
-- within 2 sd: |m − p| is at most that.
-- same ranking: it is more, but against every rival (same column) that has a number, m is on the side where the paper
-  has it; rivals whose printed numbers are no further apart than the allowed distance do not count, nor those that
-  diverged here, and one must.
-- not reproduced: it is more, and a rival is on the other side.
-- outside, no rival yet: it is more, and no rival that counts has a number.
-- fails too, trains here: for what the paper prints as not converging; up to 1.5 times the accuracy of guessing fails.
-
-An accuracy that is not reached (Tables of rounds) is reproduced where ours is not reached either.
-
-No verdict without a printed number, without ours, or after fewer rounds than the paper's.
+The files are results/PAPER/TABLE/CELL.json; results/README.md describes their keys.
 """
 
 from __future__ import annotations
@@ -22,42 +8,42 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 
 from fedflat.core.local_training import count_traffic
 from fedflat.errors import UserError
 from fedflat.methods.fedavg import FedAvg
-from fedflat.reproduce.cells import cell_experiment, chance_accuracy, experiment_key
-from fedflat.reproduce.table import MEASURES, PaperTable, TableCell
+from fedflat.reproduce.cells import ANALYSIS_NUMBERS, PERSONAL_SCHEMES, cell_experiment, experiment_key
+from fedflat.reproduce.table import TableCell
 from fedflat.runs.config import experiment_from_dict
 from fedflat.runs.experiment import Experiment
 from fedflat.runs.folder import write_atomically
 from fedflat.runs.result import Result, mean_std
 
-
-def our_text(cell: TableCell, ours: OurValue) -> str:
-    """Ours, with the number of seeds."""
-    if math.isinf(ours.mean):
-        return "not reached"
-    if cell.measure == "models":
-        return f"{ours.mean:g}"
-    lost = f", {ours.diverged} diverged" if ours.diverged else ""
-    several = f" ± {ours.std:.2f} ({len(ours.values)} seeds{lost})" if len(ours.values) > 1 else " (1 seed" + lost + ")"
-    return f"{ours.mean:.2f}{several}"
-
-
-POINTS = 50  # of a stored curve
+Device = Literal["auto", "cpu", "cuda"]
+SeedNumbers = dict[int, dict[str, float | None]]  # by seed and measure
+CURVE_POINTS = 50  # the most that are stored of a curve
+COUNTED_PARAMETERS = 1000  # size of the model on which messages are counted
 
 
 @dataclass(frozen=True)
 class StoredRecord:
-    """One experiment: its seeds' numbers (accuracies in percent) and the runs they come from."""
+    """The content of one file: an experiment, its numbers by seed (accuracies in percent), and where they come from.
+
+    Args:
+        cell: name of the first cell with these settings, with marks for a data set or rounds other than the paper's.
+        config: the experiment, as in config.yaml.
+        rounds: rounds that were to be trained.
+        seeds: by seed: numbers, diverged, curve, and run, an index into `runs`.
+        runs: for each call that trained: seeds, seconds, hardware and so on.
+    """
 
     cell: str
     config: dict[str, Any]
@@ -67,51 +53,53 @@ class StoredRecord:
 
     @cached_property
     def key(self) -> str:
-        """What was trained."""
-        return experiment_key(experiment_from_dict(self.config, "config"))
+        """The experiment_key of what was trained."""
+        return experiment_key(experiment_from_dict(self.config))
 
     def path(self, folder: Path) -> Path:
-        """The record's file; what is not trained as the paper has it is marked in the name."""
+        """Return the record's file in a results folder."""
         table, *words = self.cell.split()
         return folder / table / f"{'_'.join(words)}.json"
 
     def numbers(self, seed: int | str) -> dict[str, float | None]:
-        """A seed's numbers, none where it was not trained."""
-        found: dict[str, float | None] = self.seeds.get(str(seed), {}).get("numbers", {})
-        return found
+        """Return the numbers of a seed by measure; empty if the seed was not trained."""
+        numbers: dict[str, float | None] = self.seeds.get(str(seed), {}).get("numbers", {})
+        return numbers
 
     def merged(self, other: StoredRecord) -> StoredRecord:
-        """This record with the seeds of another of the same experiment; the other's numbers where both have them."""
+        """Return this record with the seeds of another of the same experiment; the other's numbers replace ours."""
         seeds = dict(self.seeds)
         for seed, new in other.seeds.items():
             old = self.seeds.get(seed, {"numbers": {}})
-            known = {**old["numbers"], **new["numbers"]}
-            seeds[seed] = {**new, "numbers": known, "run": new["run"] + len(self.runs)}
+            numbers = {**old["numbers"], **new["numbers"]}
+            seeds[seed] = {**new, "numbers": numbers, "run": new["run"] + len(self.runs)}
         return replace(self, config=other.config, seeds=dict(sorted(seeds.items())), runs=[*self.runs, *other.runs])
 
 
 def accuracy_numbers(result: Result, seed: int, experiment: Experiment) -> dict[str, float | None]:
-    """Accuracies in percent: in the last round, over the last 100 rounds and over the 100 before half of them.
+    """Return accuracies in percent and the last values of probes.
 
-    Where training, all models having diverged, ended early, the last accuracy stands for those that would follow.
+    "final" is the accuracy in the last round, "last100" the mean over the last 100 rounds, "half" the mean over the 100
+    rounds before half of them. Training ends early when all models have diverged; the last accuracy then stands for the
+    rounds that would follow.
     """
     rows = [row for row in result.history if row["seed"] == seed]
-    seen, last = {row["round"]: row["accuracy"] for row in rows}, rows[-1]["accuracy"]
+    accuracies, last = {row["round"]: row["accuracy"] for row in rows}, rows[-1]["accuracy"]
     end = experiment.rounds
-    seen |= {r: last for r in range(rows[-1]["round"] + 1, end + 1) if experiment.evaluates(r)}
+    accuracies |= {r: last for r in range(rows[-1]["round"] + 1, end + 1) if experiment.evaluates(r)}
     return {
         "final": _percent([last]),
-        "last100": _percent([accuracy for r, accuracy in seen.items() if end - 100 < r]),
-        "half": _percent([accuracy for r, accuracy in seen.items() if end // 2 - 100 < r <= end // 2]),
-        **last_probe_values(rows),
+        "last100": _percent([accuracy for r, accuracy in accuracies.items() if end - 100 < r]),
+        "half": _percent([accuracy for r, accuracy in accuracies.items() if end // 2 - 100 < r <= end // 2]),
+        **_last_probe_values(rows),
     }
 
 
-def last_probe_values(rows: Sequence[dict[str, Any]]) -> dict[str, float | None]:
-    """What probes measured last, of a list the lowest."""
+def _last_probe_values(rows: Sequence[dict[str, Any]]) -> dict[str, float | None]:
+    """Return what probes measured last; of a list (such as accuracies by class), the lowest value."""
     last: dict[str, Any] = next((row["probes"] for row in reversed(rows) if "probes" in row), {})
-    lowest = {name: [v for v in values if v is not None] for name, values in last.items() if isinstance(values, list)}
-    return {**last, **{name: min(values, default=None) for name, values in lowest.items()}}
+    lists = {name: [v for v in values if v is not None] for name, values in last.items() if isinstance(values, list)}
+    return {**last, **{name: min(values, default=None) for name, values in lists.items()}}
 
 
 def _percent(values: Sequence[float]) -> float | None:
@@ -119,47 +107,90 @@ def _percent(values: Sequence[float]) -> float | None:
 
 
 def thinned_curve(result: Result, seed: int) -> list[list[float]]:
-    """Rounds and accuracies, at most POINTS of them, evenly spaced and ending with the last."""
+    """Return pairs of round and accuracy, at most CURVE_POINTS, evenly spaced and ending with the last round."""
     rows = [row for row in result.history if row["seed"] == seed]
-    every = -(-len(rows) // POINTS)
+    every = -(-len(rows) // CURVE_POINTS)
     return [[row["round"], round(100 * row["accuracy"], 2)] for row in rows[::-1][::every]][::-1]
 
 
+def final_model_numbers(folder: Path, measures: Collection[str], seeds: Iterable[int], device: Device) -> SeedNumbers:
+    """Measure flatness and personalised accuracy of a run's final models.
+
+    Args:
+        folder: the run folder.
+        measures: keys of ANALYSIS_NUMBERS, and PERSONAL_SCHEMES with epochs (tuned-5).
+        seeds: the run's seeds.
+        device: where curvature is computed.
+
+    Returns a number for each seed and measure, None where a model cannot be measured.
+    """
+    numbers: SeedNumbers = {seed: dict.fromkeys(sorted(measures)) for seed in seeds}
+    with suppress(UserError):  # models that diverged have no curvature
+        if flatness := [m for m in measures if m in ANALYSIS_NUMBERS]:
+            _measure_flatness(folder, flatness, device, numbers)
+        if personal := [m for m in measures if m not in ANALYSIS_NUMBERS]:
+            _measure_personal(folder, personal, numbers)
+    return numbers
+
+
+def _measure_flatness(folder: Path, measures: Collection[str], device: Device, numbers: SeedNumbers) -> None:
+    """λ1 is computed by power iteration, as in FedGloSS, unless λ5 is wanted too."""
+    from fedflat.flatness.analyse import analyse
+    from fedflat.flatness.finished_run import AnalysisSettings
+
+    what: Any = tuple(dict.fromkeys(ANALYSIS_NUMBERS[m][0] for m in measures))
+    five = "ratio" in measures
+    settings = AnalysisSettings(
+        what=what, solver="lanczos" if five else "power", top=5 if five else 1, probes=2, device=device
+    )
+    (documents,) = analyse([folder], settings).documents.values()
+    for measure in measures:
+        document, number = ANALYSIS_NUMBERS[measure]
+        for seed, values in documents.get(document, {}).get("seeds", {}).items():
+            numbers[int(seed)][measure] = values[number]
+
+
+def _measure_personal(folder: Path, measures: Collection[str], numbers: SeedNumbers) -> None:
+    """The number is the mean accuracy over the clients, in percent."""
+    from fedflat.personal.fine_tuning import personalise
+
+    rows = personalise(folder, epochs=(1, 5), alone="alone" in measures)
+    for measure in measures:
+        scheme, _, epochs = measure.partition("-")
+        for row in rows:
+            if PERSONAL_SCHEMES[scheme] in row.scheme and epochs in ("", str(row.epochs)):
+                for seed, clients in row.clients.items():
+                    numbers[seed][measure] = 100 * sum(clients.values()) / len(clients)
+
+
 def write_record(folder: Path, record: StoredRecord) -> None:
-    """Store a record, beside the seeds that are stored already."""
+    """Store a record in a results folder; seeds that are already stored are kept."""
     path = record.path(folder)
     path.parent.mkdir(parents=True, exist_ok=True)
     old = read_record(path) if path.exists() else None
-    kept = old.merged(record) if old and old.key == record.key and old.rounds == record.rounds else record
-    write_atomically(path, _record_text(asdict(kept)))
+    if old and old.key == record.key and old.rounds == record.rounds:
+        record = old.merged(record)
+    write_atomically(path, _record_text(asdict(record)))
 
 
 def _record_text(values: dict[str, Any]) -> str:
-    """JSON with lists of plain values on one line."""
-    spread = json.dumps(values, indent=1, ensure_ascii=False)
-    return re.sub(r"\[[^][{}]*\]", lambda found: re.sub(r"\s+", " ", found[0]), spread) + "\n"
+    """Return JSON with lists of plain values on one line."""
+    text = json.dumps(values, indent=1, ensure_ascii=False)
+    return re.sub(r"\[[^][{}]*\]", lambda found: re.sub(r"\s+", " ", found[0]), text) + "\n"
 
 
 def read_record(path: Path) -> StoredRecord:
-    """A record; raises UserError for a file that is none."""
+    """Read a record. Raise UserError if the file is not one."""
     try:
         record = StoredRecord(**json.loads(path.read_text(encoding="utf-8")))
-        assert record.key
+        assert record.key  # raises for a configuration that cannot be read
         return record
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise UserError(f"--results {path}: not a stored result ({type(error).__name__}: {error})") from None
-
-
-def read_records(folder: Path) -> list[StoredRecord]:
-    """Every record of a results folder."""
-    return [read_record(path) for path in sorted(folder.glob("*/*/*.json"))]
-
-
-SIZE = 1000  # parameters of the model on which messages are counted
+        raise UserError("results", path, f"not a stored result ({type(error).__name__}: {error})") from None
 
 
 class OurValue(NamedTuple):
-    """One value per seed, in the paper's unit, and the rounds they took; `diverged` counts seeds without a model."""
+    """Our numbers for a cell: one value per seed in the paper's unit, rounds trained, number of seeds that diverged."""
 
     values: list[float]
     rounds: int
@@ -167,128 +198,80 @@ class OurValue(NamedTuple):
 
     @property
     def mean(self) -> float:
-        """Over seeds."""
+        """Mean over seeds."""
         return mean_std(self.values)[0]
 
     @property
     def std(self) -> float:
-        """Over seeds; 0 for one."""
+        """Standard deviation over seeds; 0 for one seed."""
         return mean_std(self.values)[1] if math.isfinite(self.mean) else 0.0
 
 
-def no_changes(cell: TableCell) -> dict[str, Any]:
-    """No changes to a cell's settings."""
-    return {}
-
-
 class StoredResults:
-    """The records of a results folder; `changes` says in which fields of Experiment they differ from the paper."""
+    """All records of a results folder.
 
-    def __init__(self, folder: Path, changes: Callable[[TableCell], dict[str, Any]] = no_changes) -> None:
-        self.folder, self.changes = folder, changes
+    Args:
+        folder: the results folder.
+        changes: for a cell, the fields of Experiment in which our runs differ from the paper on purpose.
+    """
+
+    def __init__(self, folder: Path, changes: Callable[[TableCell], dict[str, Any]] = lambda cell: {}) -> None:
+        self.changes = changes
         self.records: dict[str, dict[int, StoredRecord]] = {}  # by key and rounds
-        for record in read_records(folder):
+        for record in [read_record(path) for path in sorted(folder.glob("*/*/*.json"))]:
             same = self.records.setdefault(record.key, {})
             same[record.rounds] = same[record.rounds].merged(record) if record.rounds in same else record
 
     def experiment(self, cell: TableCell, **more: Any) -> Experiment:
-        """What stands for a cell here."""
+        """Return the experiment that stands for a cell here, with `more` changes to its fields."""
         return cell_experiment(cell, **{**self.changes(cell), **more})
 
     def comparable(self, cell: TableCell, ours: OurValue) -> bool:
-        """Whether our number was trained with the settings and all the rounds of the paper's."""
-        return ours.rounds >= cell.setting["rounds"] and experiment_key(self.experiment(cell)) == experiment_key(
-            cell_experiment(cell)
-        )
+        """Return whether our number was trained with the settings and all the rounds of the paper."""
+        same = experiment_key(self.experiment(cell)) == experiment_key(cell_experiment(cell))
+        return ours.rounds >= cell.setting["rounds"] and same
 
-    def record(self, trained: Experiment) -> StoredRecord | None:
-        """What is stored of an experiment: all its rounds, or else as many as there are."""
-        found = self.records.get(experiment_key(trained), {})
-        return found.get(trained.rounds) or found.get(max(found, default=0))
+    def record(self, experiment: Experiment) -> StoredRecord | None:
+        """Return the record of an experiment: with all its rounds, or else with the most there are."""
+        by_rounds = self.records.get(experiment_key(experiment), {})
+        return by_rounds.get(experiment.rounds) or by_rounds.get(max(by_rounds, default=0))
 
     def ours(self, cell: TableCell) -> OurValue | None:
-        """Our numbers for a cell, None where there are none."""
-        trained = self.experiment(cell)
+        """Return our numbers for a cell, None if there are none."""
+        experiment = self.experiment(cell)
         if cell.unavailable:
             return None
         if cell.measure == "models":
-            return OurValue([models_per_round(trained)], trained.rounds)
-        record = self.record(trained)
+            return OurValue([models_per_round(experiment)], experiment.rounds)
+        record = self.record(experiment)
         if record is None:
             return None
         if cell.measure in ("rounds", "sent"):
             return self._until_fedavg(cell, record)
-        found = [record.numbers(seed).get(cell.measure) for seed in record.seeds]
-        values = [value for value in found if value is not None]
-        lost = sum(bool(seed.get("diverged")) for seed in record.seeds.values())
-        return OurValue(values, record.rounds, lost) if values else None
+        numbers = [record.numbers(seed).get(cell.measure) for seed in record.seeds]
+        values = [value for value in numbers if value is not None]
+        diverged = sum(bool(seed.get("diverged")) for seed in record.seeds.values())
+        return OurValue(values, record.rounds, diverged) if values else None
 
     def _until_fedavg(self, cell: TableCell, record: StoredRecord) -> OurValue | None:
-        """Rounds until FedAvg's final accuracy, or the models sent by then; infinite where a seed is not there."""
+        """Return the rounds until FedAvg's final accuracy, or the models sent by then; infinite for seeds below it."""
         if isinstance(cell.setting["method"], FedAvg):
             return OurValue([record.rounds], record.rounds)
-        goal = self.record(self.experiment(cell, method=FedAvg()))
-        if goal is None or goal.rounds != record.rounds:
+        fedavg = self.record(self.experiment(cell, method=FedAvg()))
+        if fedavg is None or fedavg.rounds != record.rounds:
             return None
-        target = mean_std([v for s in goal.seeds if (v := goal.numbers(s).get("last100")) is not None])[0]
+        target = mean_std([v for s in fedavg.seeds if (v := fedavg.numbers(s).get("last100")) is not None])[0]
         firsts = [first_reaching(record.seeds[s]["curve"], target) for s in record.seeds]
         factor = models_per_round(self.experiment(cell)) / 100 if cell.measure == "sent" else 1.0
         return OurValue([factor * first for first in firsts], record.rounds)
 
 
 def first_reaching(curve: Sequence[Sequence[float]], target: float) -> float:
-    """The first stored round whose accuracy is `target` or more, infinity where there is none."""
+    """Return the first round of a curve with an accuracy of at least `target`, infinity if there is none."""
     return next((round for round, accuracy in curve if accuracy >= target), math.inf)
 
 
-def models_per_round(trained: Experiment) -> float:
-    """Models that a client receives and sends in a round, counted on messages; scalars beside them are not."""
-    sent = count_traffic(trained.method, torch.zeros(SIZE))
-    return float(round((sent.down + sent.up) / SIZE / 4))
-
-
-WITHIN, RANKING, NOT_REPRODUCED, OUTSIDE = "within 2 sd", "same ranking", "not reproduced", "outside, no rival yet"
-
-
-FAILS, TRAINS = "fails too", "trains here"
-
-
-def allowed_difference(cell: TableCell, ours: OurValue | None, spread: str = "seeds") -> float:
-    """How far from the printed number ours may be."""
-    assert cell.printed is not None
-    unknown = 0.5 if MEASURES[cell.measure].unit == "%" else 0.05 * abs(cell.printed)
-    printed = cell.spread or 0.0 if spread == "seeds" else 0.0
-    return 2 * math.hypot(printed, ours.std if ours else 0.0, unknown)
-
-
-def verdict(table: PaperTable, cell: TableCell, stored: StoredResults) -> str:
-    """What our number says about the printed one; '' where nothing can be said."""
-    ours = stored.ours(cell)
-    if ours is None or not stored.comparable(cell, ours):
-        return ""
-    if cell.failed:
-        return FAILS if ours.diverged or ours.mean <= 1.5 * chance_accuracy(cell) else TRAINS
-    if cell.printed is None:
-        return ""
-    if math.isinf(cell.printed) or math.isinf(ours.mean):
-        return WITHIN if cell.printed == ours.mean else NOT_REPRODUCED
-    if abs(ours.mean - cell.printed) <= allowed_difference(cell, ours, table.spread):
-        return WITHIN
-    sides = _sides(table, cell, ours, stored)
-    return OUTSIDE if not sides else RANKING if all(sides) else NOT_REPRODUCED
-
-
-def _sides(table: PaperTable, cell: TableCell, ours: OurValue, stored: StoredResults) -> list[bool]:
-    """For every rival that counts, whether we stand to it as the paper does."""
-    assert cell.printed is not None
-    sides = []
-    for rival in table.rivals(cell):
-        theirs = stored.ours(rival)
-        if rival.printed is None or theirs is None or theirs.diverged or not stored.comparable(rival, theirs):
-            continue
-        gap = cell.printed - rival.printed
-        if math.isfinite(gap) and abs(gap) > max(
-            allowed_difference(cell, None, table.spread), allowed_difference(rival, None, table.spread)
-        ):
-            sides.append((ours.mean - theirs.mean) * gap > 0)
-    return sides
+def models_per_round(experiment: Experiment) -> float:
+    """Return how many models a client receives and sends in a round, counted on messages without their scalars."""
+    traffic = count_traffic(experiment.method, torch.zeros(COUNTED_PARAMETERS))
+    return float(round((traffic.down + traffic.up) / COUNTED_PARAMETERS / 4))

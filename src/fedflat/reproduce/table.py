@@ -1,21 +1,24 @@
-"""A table of a paper as data: its numbers as printed, what they measure, and what each cell was trained with."""
+"""A table of a paper as data: the printed numbers, what they measure, and the settings of each cell."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
+Words = tuple[str, ...]
+SettingFromWords = Callable[[Words], dict[str, Any]]  # from a cell's words to fields of Experiment
+
 
 class Measure(NamedTuple):
-    """What a number says."""
+    """What a number measures."""
 
     text: str
     unit: str = ""
-    higher: bool = True  # whether more is better
+    higher: bool = True  # whether a higher number is better
 
 
 MEASURES = {
@@ -50,15 +53,21 @@ MEASURES = {
 }
 
 
-Words = tuple[str, ...]
-
-
-Meaning = Callable[[Words], dict[str, Any]]  # a cell's words as fields of Experiment
-
-
 @dataclass(frozen=True)
 class TableCell:
-    """One number of a table: `column` and `row` name it, `setting` are fields of Experiment, with the method."""
+    """One number of a table.
+
+    Args:
+        table: the table's name, such as fedsol/table2.
+        column, row: words that name the cell.
+        setting: fields of Experiment, with the method.
+        measure: what the number measures, a key of MEASURES.
+        printed: the printed number; infinite for "not reached", None if there is none.
+        spread: the printed ±.
+        failed: the paper says that training does not converge.
+        unavailable: why the number cannot be had here; '' if it can.
+        variant: name of the variant; '' for the paper's own settings.
+    """
 
     table: str
     column: str
@@ -66,98 +75,118 @@ class TableCell:
     setting: Mapping[str, Any]
     measure: str
     printed: float | None = None
-    spread: float | None = None  # the printed ±
-    failed: bool = False  # printed as not converging
+    spread: float | None = None
+    failed: bool = False
     unavailable: str = ""
     variant: str = ""
 
     @property
     def words(self) -> Words:
-        """What follows the table in the cell's name."""
+        """The words of column, row and variant."""
         return tuple(" ".join([self.column, self.row, self.variant]).split())
 
     @property
     def group(self) -> Words:
-        """The cell's words but for the method, which is the last of the row's that names no measure."""
+        """The words of column and row without the method. Cells of one group are compared with each other."""
         before, _, after = self.row.rpartition(self.method)
         return (*self.column.split(), *before.split(), *after.split())
 
     @property
     def method(self) -> str:
-        """The word for the method."""
+        """The word for the method: the last word of the row that is not a measure."""
         return next(word for word in reversed(self.row.split()) if word not in MEASURES)
 
     @property
     def name(self) -> str:
-        """The cell's identity: fedsol/table2 cifar10 lda-0.1 fedavg."""
+        """The unique name: fedsol/table2 cifar10 lda-0.1 fedavg."""
         return " ".join([self.table, *self.words])
 
     def matches(self, patterns: Sequence[str]) -> bool:
-        """Whether all words of one of the patterns match words of the cell, in order; none given match every cell."""
-        return not patterns or any(_in_order(pattern.split(), self.words) for pattern in patterns)
+        """Return whether the cell's words match one of the patterns.
+
+        The words of a pattern must match words of the cell in order. Without patterns every cell matches.
+        """
+        return not patterns or any(_match_in_order(pattern.split(), self.words) for pattern in patterns)
 
 
-def _in_order(patterns: Sequence[str], words: Sequence[str]) -> bool:
+def _match_in_order(patterns: Sequence[str], words: Sequence[str]) -> bool:
     left = iter(words)
     return all(any(fnmatchcase(word, pattern) for word in left) for pattern in patterns)
 
 
 @dataclass(frozen=True)
 class PaperTable:
-    """A table or figure; `spread` says what its ± is taken over."""
+    """A table or figure of a paper.
+
+    Args:
+        name: such as fedsol/table2.
+        title: what it shows.
+        cells: its numbers.
+        note: remarks for the reader.
+        spread: over what its ± is taken, "seeds" or "clients".
+        variants: the same cells with settings that differ from the paper's text, such as the released code's.
+    """
 
     name: str
     title: str
     cells: tuple[TableCell, ...]
     note: str = ""
     spread: str = "seeds"
-    variants: tuple[TableCell, ...] = field(default=())
+    variants: tuple[TableCell, ...] = ()
 
     def rivals(self, cell: TableCell) -> list[TableCell]:
-        """The cells that a cell is compared with: all but the method is the same."""
+        """Return the cells of the same group with other methods."""
         return [other for other in self.cells if other.group == cell.group and other.method != cell.method]
 
-    def beside(self, other: PaperTable) -> PaperTable:
-        """This table with the cells of another part of it."""
+    def joined(self, other: PaperTable) -> PaperTable:
+        """Return this table with the cells of another part of it."""
         return replace(self, cells=self.cells + other.cells, variants=self.variants + other.variants)
 
 
-Change = Callable[[TableCell], dict[str, Any] | None]  # fields of Experiment in which a variant of a cell differs
+VariantChange = Callable[[TableCell], dict[str, Any] | None]  # fields of Experiment that a variant changes in a cell
 
 
 def make_table(
     name: str,
     title: str,
-    meaning: Meaning,
+    setting: SettingFromWords,
     columns: Sequence[str],
     rows: str,
     measure: str = "final",
     note: str = "",
     spread: str = "seeds",
     unavailable: Mapping[str, str] | None = None,
-    variants: Mapping[str, Change] | None = None,
+    variants: Mapping[str, VariantChange] | None = None,
 ) -> PaperTable:
-    """A table from the text of its rows: a name, then one value per column, as printed (. where there is none).
+    """Return the table that is written as text.
 
-    Values are 51.48(3.41), 51.48±3.41, 51.48, X or 10.00(X) (did not converge), - (not reached) or ? (not printed). A
-    word of the column or row may name the measure. `unavailable` says why cells with a word (* for all) cannot be had.
+    Args:
+        name, title, note, spread: as in PaperTable.
+        setting: returns fields of Experiment for a cell's words without the measure.
+        columns: the columns' words. A word of a column or row may name the measure.
+        rows: one line per row: its words, then one value per column as printed: 51.48(3.41), 51.48±3.41 or 51.48;
+            X or 10.00(X) if training did not converge, - if an accuracy was not reached, ? if no number is printed,
+            . if there is no such cell.
+        measure: the measure of cells that name none.
+        unavailable: by a cell's word (* for all cells), why the number cannot be had here.
+        variants: by name, the change of settings; None from it means that the cell has no such variant.
     """
     cells = []
     for row, values in read_rows(rows, len(columns)):
         for column, value in zip(columns, values, strict=True):
             if value != ".":
-                cells.append(_cell(name, column, row, value, measure, meaning, unavailable or {}))
-    others = [
+                cells.append(_cell(name, column, row, value, measure, setting, unavailable or {}))
+    varied = [
         replace(cell, setting={**cell.setting, **change}, variant=variant)
-        for variant, vary in (variants or {}).items()
+        for variant, change_of in (variants or {}).items()
         for cell in cells
-        if (change := vary(cell))
+        if (change := change_of(cell))
     ]
-    return PaperTable(name, title, tuple(cells), note, spread, tuple(others))
+    return PaperTable(name, title, tuple(cells), note, spread, tuple(varied))
 
 
 def read_rows(text: str, columns: int) -> Iterator[tuple[str, list[str]]]:
-    """The rows of a table's text."""
+    """Yield name and values of each row of a table's text."""
     for line in filter(None, map(str.strip, text.splitlines())):
         words = line.split()
         if len(words) <= columns:
@@ -166,17 +195,23 @@ def read_rows(text: str, columns: int) -> Iterator[tuple[str, list[str]]]:
 
 
 def _cell(
-    name: str, column: str, row: str, value: str, measure: str, meaning: Meaning, unavailable: Mapping[str, str]
+    name: str,
+    column: str,
+    row: str,
+    value: str,
+    measure: str,
+    setting: SettingFromWords,
+    unavailable: Mapping[str, str],
 ) -> TableCell:
     words = [*column.split(), *row.split()]
-    used = next((word for word in words if word in MEASURES), measure)
-    rest = tuple(word for word in words if word not in MEASURES)
-    never = next((unavailable[word] for word in [*words, "*"] if word in unavailable), "")
-    return TableCell(name, column, row, meaning(rest), used, *_value(value), "X" in value, never)
+    own_measure = next((word for word in words if word in MEASURES), measure)
+    others = tuple(word for word in words if word not in MEASURES)
+    reason = next((unavailable[word] for word in [*words, "*"] if word in unavailable), "")
+    return TableCell(name, column, row, setting(others), own_measure, *_read_value(value), "X" in value, reason)
 
 
-def _value(text: str) -> tuple[float | None, float | None]:
-    """A number and its ±."""
+def _read_value(text: str) -> tuple[float | None, float | None]:
+    """Return a printed number and its ±."""
     if text in ("X", "?"):
         return None, None
     if text == "-":
@@ -186,24 +221,25 @@ def _value(text: str) -> tuple[float | None, float | None]:
 
 
 PARTITION_WORDS = {"lda": ("lda", "alpha"), "alpha": ("dirichlet", "alpha"), "shards": ("shards", "shards")}
-
-
-NUMBERS = {"cohort": int, "epochs": int, "lr": float}
-
-
-FIELDS = {"epochs": "local_epochs"}
+NUMBER_WORDS = {"cohort": ("cohort", int), "epochs": ("local_epochs", int), "lr": ("lr", float)}
 
 
 def read_words(words: Words, known: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Fields of Experiment from words such as cifar10, lda-0.1, shards-2, alpha-0, cohort-5; others are passed over."""
-    found: dict[str, Any] = {}
+    """Return fields of Experiment for a cell's words.
+
+    Args:
+        words: such as cifar10, lda-0.1, shards-2, alpha-0, cohort-5, epochs-1, lr-0.05.
+        known: the fields of further words. Words that are not known are ignored.
+    """
+    fields: dict[str, Any] = {}
     for word in words:
         kind, _, number = word.rpartition("-")
         if word in known:
-            found |= known[word]
+            fields |= known[word]
         elif kind in PARTITION_WORDS:
             partition, option = PARTITION_WORDS[kind]
-            found |= {"partition": partition, option: float(number) if option == "alpha" else int(number)}
-        elif kind in NUMBERS:
-            found[FIELDS.get(kind, kind)] = NUMBERS[kind](number)
-    return found
+            fields |= {"partition": partition, option: float(number) if option == "alpha" else int(number)}
+        elif kind in NUMBER_WORDS:
+            field, read = NUMBER_WORDS[kind]
+            fields[field] = read(number)
+    return fields

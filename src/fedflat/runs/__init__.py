@@ -1,2 +1,1 @@
-"""What is trained, how it is described, and the function that trains it."""
-
+"""One run, from the description of an experiment to its result and the folder that holds it."""

@@ -1,13 +1,15 @@
-"""From an experiment to the objects that train it."""
+"""Build what an experiment needs: data, partition, model and engine."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
 from typing import NamedTuple
+
 import numpy as np
 import torch
 from torch import Tensor, nn
+
 from fedflat.core.task import Batch, Task, check_model_output
 from fedflat.data.augment import normalise
 from fedflat.data.batches import ClientBatches
@@ -19,98 +21,120 @@ from fedflat.engine.distributed import Distributed
 from fedflat.engine.memory import choose_state_device, estimate_memory, free_gpu_memory, keep_freed_memory
 from fedflat.engine.processes import ProcessGroup
 from fedflat.engine.rounds import Engine, Trial
-from fedflat.errors import UserError
+from fedflat.errors import NOT_SHOWN, UserError, mention
 from fedflat.methods.differential_privacy import set_noise_key
 from fedflat.models import build_model
 from fedflat.runs.experiment import Experiment
 
+LARGE_MODEL = 5_000_000  # parameters above which a CPU trains clients one after another
 
 
-LARGE_MODEL = 5_000_000  # parameters from which on a CPU trains clients one by one
+class BuiltRun(NamedTuple):
+    """The objects that train an experiment.
 
-
-class RunParts(NamedTuple):
-    """What an experiment is made of."""
+    Args:
+        dataset: the data set, without the samples that are held out for validation.
+        client_rows: the row numbers of each client's training samples.
+        client_data: the batches of every client.
+        task: the model and its loss.
+        initial_params: the initial parameters [P] of every seed.
+    """
 
     dataset: Dataset
-    parts: list[np.ndarray]
-    feed: ClientBatches
+    client_rows: list[np.ndarray]
+    client_data: ClientBatches
     task: Task
-    starts: list[Tensor]  # initial parameters, one per seed
+    initial_params: list[Tensor]
 
-    def trials(self, experiment: Experiment, home: torch.device | None = None) -> list[Trial]:
-        """One trial per seed, before its first round, with clients' states at `home`; each has noise of its own."""
-        starts, clients = zip(experiment.seeds, self.starts, strict=True), len(self.parts)
-        trials = [Trial(seed, experiment.method, w, home, clients) for seed, w in starts]
+    def trials(self, experiment: Experiment, state_device: torch.device | None = None) -> list[Trial]:
+        """Return one trial per seed, before its first round; seeds differ in the noise of differential privacy.
+
+        Args:
+            experiment: the experiment that was built.
+            state_device: where the clients' states are stored; None is the device of the parameters.
+        """
+        starts = zip(experiment.seeds, self.initial_params, strict=True)
+        clients = len(self.client_rows)
+        trials = [Trial(seed, experiment.method, w, state_device, clients) for seed, w in starts]
         for trial in trials:
             trial.server = set_noise_key(trial.server, trial.seed)
         return trials
 
 
-def build_run(experiment: Experiment, dataset: Dataset | None = None, parts: list[np.ndarray] | None = None) -> RunParts:
-    """Load, split, build; raises UserError for everything that does not fit together.
+def build_run(
+    experiment: Experiment, dataset: Dataset | None = None, client_rows: list[np.ndarray] | None = None
+) -> BuiltRun:
+    """Load the data, partition them and build the models; raise UserError if the options do not fit together.
 
-    `dataset` and `parts` (each client's rows) are given where clients hold data of their own.
+    Args:
+        experiment: what to build.
+        dataset: used instead of the experiment's data set; it is loaded already, or a node of a federation has its own.
+        client_rows: each client's row numbers, used instead of the experiment's partition.
     """
     experiment.check()
     dataset = dataset or load_run_dataset(experiment)
-    parts = partition_clients(experiment, dataset) if parts is None else parts
-    if experiment.cohort > len(parts):
-        raise UserError(f"--cohort {experiment.cohort}: must be at most the number of clients, {len(parts)}")
+    client_rows = partition_clients(experiment, dataset) if client_rows is None else client_rows
+    if experiment.cohort > len(client_rows):
+        raise UserError("cohort", experiment.cohort, f"must be at most the number of clients, {len(client_rows)}")
     device = choose_device(experiment.device)
     if device.type == "cpu":
         keep_freed_memory()
-    largest = max(len(part) for part in parts) or experiment.batch_size  # a federation's server holds none
-    batch_size = min(experiment.batch_size, largest)
-    feed = ClientBatches(dataset, parts, batch_size, experiment.local_epochs, _augment(experiment, dataset), device)
+    largest = max(len(rows) for rows in client_rows) or experiment.batch_size  # the server of a federation has no rows
+    batch_size, augment = min(experiment.batch_size, largest), _augment(experiment, dataset)
+    client_data = ClientBatches(dataset, client_rows, batch_size, experiment.local_epochs, augment, device)
     models = [_initial_model(experiment, dataset, seed) for seed in experiment.seeds]
     task = Task(models[0], set_precision(experiment.precision, device))
     _check_buffers(models)
     task.model.to(device)  # for its buffers
     starts = [task.flatten(dict(model.named_parameters())).detach().to(device) for model in models]
     if not isinstance(experiment.model, str):
-        check_model_output(task, starts[0], _samples(feed), dataset.classes)
-    return RunParts(dataset, parts, feed, task, starts)
+        check_model_output(task, starts[0], _two_samples(client_data), dataset.classes)
+    return BuiltRun(dataset, client_rows, client_data, task, starts)
 
 
 def _check_buffers(models: Sequence[nn.Module]) -> None:
-    """Refuse what the seeds cannot have in common."""
+    """Raise UserError if the models of two seeds differ in a buffer: all seeds use the buffers of the first."""
     first, *others = (dict(model.named_buffers()) for model in models)
     for name, value in first.items():
         if not all(torch.equal(value, other[name]) for other in others):
-            raise UserError(f"--model: buffer '{name}' is another for every seed; draw only parameters at random")
+            problem = f"buffer '{name}' is another for every seed; draw only parameters at random"
+            raise UserError("model", NOT_SHOWN, problem)
 
 
-def _samples(feed: ClientBatches) -> Batch:
-    """Two samples: layers that normalise over the batch refuse a single one."""
-    x = normalise(feed.x[:2], feed.dataset.mean, feed.dataset.std, feed.dtype)
-    return Batch(x, feed.y[:2], torch.ones_like(feed.y[:2], dtype=torch.bool), None)
+def _two_samples(client_data: ClientBatches) -> Batch:
+    """A batch of two samples: layers that normalise over the batch cannot take a single one."""
+    x = normalise(client_data.x[:2], client_data.dataset.mean, client_data.dataset.std, client_data.dtype)
+    return Batch(x, client_data.y[:2], torch.ones_like(client_data.y[:2], dtype=torch.bool), None)
 
 
 def load_run_dataset(experiment: Experiment) -> Dataset:
-    """The data that an experiment names, or brings."""
+    """Return the data set of an experiment, with part of its training samples as test set if `validation` is set."""
+    experiment.check_named("give the object itself: fedflat.Experiment(dataset=..., model=...)")
     given = experiment.dataset
     return hold_out(given if isinstance(given, Dataset) else load_dataset(given), experiment.validation)
 
 
 def choose_device(name: str) -> torch.device:
-    """The device an option names."""
+    """Return the device that the option `device` means; raise UserError if it is not there."""
     if name == "cuda" and not torch.cuda.is_available():
-        raise UserError("--device cuda: no usable GPU here; use --device cpu or auto")
+        raise UserError("device", name, f"no usable GPU here; use {mention('device', 'cpu')} or auto")
     return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
 
 
 def set_precision(name: str, device: torch.device) -> torch.dtype | None:
-    """Make torch use the precision an option names; returns the models' type where it is not the parameters'."""
+    """Make torch use the precision that the option `precision` means.
+
+    Returns the type in which models compute, None if it is that of the parameters (float32).
+    """
     if name == "tf32" and device.type != "cuda":
-        raise UserError("--precision tf32: only GPUs have it; use fp32 or auto")
+        raise UserError("precision", name, "only GPUs have it; use fp32 or auto")
     tf32 = device.type == "cuda" and name in ("auto", "tf32")
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
     return {"bf16": torch.bfloat16, "fp16": torch.float16}.get(name)
 
 
 def partition_clients(experiment: Experiment, dataset: Dataset) -> list[np.ndarray]:
-    """Each client's rows."""
+    """Return the row numbers of each client's training samples."""
     owner = None if dataset.owner is None else dataset.owner.numpy()
     return partition_rows(
         default_partition(dataset) if experiment.partition == "auto" else experiment.partition,
@@ -124,61 +148,67 @@ def partition_clients(experiment: Experiment, dataset: Dataset) -> list[np.ndarr
 
 
 def _augment(experiment: Experiment, dataset: Dataset) -> Augment:
-    """The random changes that an option means; only images can be changed."""
+    """Return the augmentation that the option `augment` means; raise UserError if the samples are not images."""
     if experiment.augment == "crop-flip" and dataset.x.dim() != 4:
         shape = "x".join(map(str, dataset.x.shape[1:]))
-        raise UserError(f"--augment crop-flip: samples of shape {shape} are no images; use --augment none")
+        problem = f"samples of shape {shape} are not images; use {mention('augment', 'none')}"
+        raise UserError("augment", experiment.augment, problem)
     choices = {"dataset": dataset.augment, "crop-flip": Augment(crop=4, flip=True), "none": Augment()}
     return choices[experiment.augment]
 
 
 def _initial_model(experiment: Experiment, dataset: Dataset, seed: int) -> nn.Module:
-    """The model in the state in which this seed starts."""
+    """Return the model with which this seed starts."""
     shape = dataset.shape
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if isinstance(experiment.model, str):
-            return build_model(
-                default_model(shape) if experiment.model == "auto" else experiment.model, shape, dataset.classes
-            )
+            name = default_model(shape) if experiment.model == "auto" else experiment.model
+            return build_model(name, shape, dataset.classes)
         if isinstance(experiment.model, nn.Module):
             return copy.deepcopy(experiment.model)
         return experiment.model()
 
 
 def default_model(shape: tuple[int, int, int]) -> str:
-    """The usual architecture for samples of this shape."""
+    """Return the name of the model that `auto` means for samples of this shape (channels, height, width)."""
     if shape[1] == 1 or shape[2] == 1:
         return "mlp"
     return "fedavg-cnn" if min(shape[1:]) >= 28 else "digits-cnn"
 
 
 def choose_engine(experiment: Experiment, task: Task, device: torch.device) -> str:
-    """The engine that an option means in one process.
+    """Return the name of the engine that the option `engine` means in one process.
 
-    On a CPU, lanes of a large model only add traffic between memory and processor (benchmarks/engines.py).
+    On a CPU a batch of large models is slower than one after another: it moves more memory (benchmarks/engines.py).
     """
     if experiment.engine not in ("auto", "distributed"):
         return experiment.engine
     return "sequential" if device.type == "cpu" and task.size > LARGE_MODEL else "batched"
 
 
-def build_engine(experiment: Experiment, assembly: RunParts, world: ProcessGroup) -> Engine:
-    """The engine of one process or of many."""
-    if world.size > 1:
-        return Distributed(experiment.method, assembly.task, assembly.feed, world)
-    return ENGINES[choose_engine(experiment, assembly.task, assembly.feed.y.device)](
-        experiment.method, assembly.task, assembly.feed
-    )
+def build_engine(experiment: Experiment, built: BuiltRun, processes: ProcessGroup) -> Engine:
+    """Return the engine of one process or of many."""
+    if processes.size > 1:
+        return Distributed(experiment.method, built.task, built.client_data, processes)
+    name = choose_engine(experiment, built.task, built.client_data.y.device)
+    return ENGINES[name](experiment.method, built.task, built.client_data)
 
 
-def client_state_device(parts: Sequence[tuple[Experiment, RunParts]], engine: Engine, ranks: int = 1) -> torch.device | None:
-    """Where the clients' states of these experiments, trained by one engine, go; None is the device itself."""
-    experiment, (_, _, feed, task, starts) = parts[0]
-    if feed.y.device.type != "cuda":
+def client_state_device(
+    runs: Sequence[tuple[Experiment, BuiltRun]], engine: Engine, ranks: int = 1
+) -> torch.device | None:
+    """Return where the clients' states are stored: None for the training device, the CPU if they do not fit on a GPU.
+
+    Args:
+        runs: the experiments that `engine` trains together, which share model and data.
+        engine: the engine.
+        ranks: the number of processes that share the clients.
+    """
+    experiment, (_, _, client_data, task, starts) = runs[0]
+    if client_data.y.device.type != "cuda":
         return None
-    trials = [(len(assembly.parts), each.cohort) for each, assembly in parts for _ in each.seeds]
+    trials = [(len(built.client_rows), each.cohort) for each, built in runs for _ in each.seeds]
     lanes = getattr(engine, "lanes", None) or sum(cohort for _, cohort in trials)
-    return choose_state_device(
-        estimate_memory(experiment.method, task, feed, starts[0], lanes, trials, ranks), free_gpu_memory(feed.y.device)
-    )
+    estimate = estimate_memory(experiment.method, task, client_data, starts[0], lanes, trials, ranks)
+    return choose_state_device(estimate, free_gpu_memory(client_data.y.device))

@@ -1,33 +1,38 @@
-"""Experiments as dicts and YAML: {method: {name: fedsol, rho: 2.0}, rounds: 60, …}, and when two of them are the same run."""
+"""Experiments as YAML and as dictionaries: {method: {name: fedsol, rho: 2.0}, rounds: 60, …}.
+
+A run's folder keeps its experiment as config.yaml. Two configurations are the same run if they agree in all options but
+the engine, however they are written.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping
-from typing import Any
-import yaml
-import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, get_type_hints
+
+import yaml
 from torch import Tensor, nn
+
 from fedflat.core.method import Method
 from fedflat.core.state import checksum
 from fedflat.data.dataset import Dataset
-from fedflat.errors import UserError, near_miss
+from fedflat.errors import UserError, mention, near_miss
 from fedflat.methods import METHODS
-from fedflat.options import flag, show
+from fedflat.options import value_words
 from fedflat.runs.experiment import Experiment, Setting
 
-
-
-MAY_CHANGE = ("engine",)  # any engine can take over from another
+MAY_CHANGE = ("engine",)  # options that may change when a run is resumed
 
 
 class _Loader(yaml.SafeLoader):
-    """Safe YAML that also takes 1e-3 for a number. Every key stands once, and nothing stands for something else:
-    a few lines of aliases could stand for more values than anyone can compare."""
+    """Safe YAML that also reads 1e-3 as a number.
+
+    It refuses a key that appears twice, because YAML would silently use the last one. It refuses aliases, because a few
+    lines of them can stand for billions of values, and comparing or printing those would never end.
+    """
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
@@ -48,7 +53,7 @@ _Loader.add_implicit_resolver(
 
 
 def parse_yaml(text: str) -> Any:
-    """What a configuration file says; raises ValueError where it is not valid."""
+    """Return what a configuration file says; raise ValueError if it is not valid."""
     try:
         return yaml.load(text, _Loader)
     except (yaml.YAMLError, RecursionError) as error:
@@ -56,36 +61,42 @@ def parse_yaml(text: str) -> Any:
 
 
 def dump_yaml(values: Mapping[str, Any]) -> str:
-    """The text that `parse` reads back."""
+    """Return the text that `parse_yaml` reads as `values`."""
     return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
 
 
-def as_written(text: str) -> bool:
-    """Whether `write` could have given this text: nobody has put in a comment or another way to say the same."""
-    values = _values(text)
+def is_unedited(text: str) -> bool:
+    """Return whether a configuration is exactly as `dump_yaml` writes it: nobody has added a comment or reworded it."""
+    values = _parse_options(text)
     return values is not None and dump_yaml(values) == text
 
 
-def same_run(one: str, other: str, free: Collection[str] = MAY_CHANGE) -> bool:
-    """Whether two configurations say the same about all but the `free` options, however it is written."""
-    there, here = _values(one), _values(other)
-    return there is not None and here is not None and _bound(there, free) == _bound(here, free)
+def same_run(one: str, other: str, ignored: Collection[str] = MAY_CHANGE) -> bool:
+    """Return whether two configurations have the same options, except for the `ignored` ones."""
+    first, second = _parse_options(one), _parse_options(other)
+    return first is not None and second is not None and _compared(first, ignored) == _compared(second, ignored)
 
 
-def config_differences(stored: str, given: str, where: str = "folder", free: Collection[str] = MAY_CHANGE) -> list[str]:
-    """The options in which two configurations disagree: ["--lr: 0.1 in the folder, 0.05 given"]."""
-    try:
-        there, here = (_named(_bound(_values(text) or {}, free)) for text in (stored, given))
-    except AttributeError:  # a key that is no text
-        there = {}
-    if not there:
+def config_differences(
+    stored: str, given: str, where: str = "folder", ignored: Collection[str] = MAY_CHANGE
+) -> list[str]:
+    """Return the differences of two configurations, as parts of the problem of a UserError.
+
+    Args:
+        stored: the configuration that was found.
+        given: the configuration that is asked for.
+        where: where `stored` was found, in the message: "lr: 0.1 in the folder, 0.05 given".
+        ignored: options that may differ.
+    """
+    old, new = (_by_option(_compared(_parse_options(text) or {}, ignored)) for text in (stored, given))
+    if not old:
         return ["its config.yaml cannot be read"]
-    names = [name for name in here | there if there.get(name) != here.get(name)]
-    return [f"{name}: {_words(there, name)} in the {where}, {_words(here, name)} given" for name in names]
+    names = [name for name in new | old if old.get(name) != new.get(name)]
+    return [f"{name}: {_value_text(old, name)} in the {where}, {_value_text(new, name)} given" for name in names]
 
 
-def _values(text: str) -> dict[str, Any] | None:
-    """The options in a text, None where it is damaged or no mapping."""
+def _parse_options(text: str) -> dict[str, Any] | None:
+    """The options in a configuration, None if it is damaged or not a mapping."""
     try:
         values = parse_yaml(text)
     except ValueError:
@@ -93,67 +104,89 @@ def _values(text: str) -> dict[str, Any] | None:
     return values if isinstance(values, dict) else None
 
 
-def _bound(values: Mapping[str, Any], free: Collection[str]) -> dict[str, Any]:
-    """The options that must agree."""
-    return {name: value for name, value in values.items() if name not in free}
+def _compared(values: Mapping[str, Any], ignored: Collection[str]) -> dict[str, Any]:
+    """The options that must agree, as they are written today."""
+    return {name: upgrade_method(value) for name, value in values.items() if name not in ignored}
 
 
-def _words(options: Mapping[str, Any], name: str) -> str:
-    """An option's value as it is typed."""
-    return " ".join(show(options.get(name)))
+def _value_text(options: Mapping[str, Any], name: str) -> str:
+    return " ".join(value_words(options.get(name)))
 
 
-def _named(config: Mapping[str, Any], of: str = "") -> dict[str, Any]:
-    """Options by their flags; those of a method inside another by the way that leads to it."""
-    named: dict[str, Any] = {}
+def _by_option(config: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+    """Values by option as messages name it: method, lr, rho; inner rho for a hyper-parameter of a wrapped method."""
+    options: dict[str, Any] = {}
     for key, value in config.items():
         if isinstance(value, Mapping):
-            named |= _named(value, f"{of}{key} ")
+            options |= _by_option(value, f"{path}{key} ")
         else:
-            named[of.strip() if key == "name" else of.removeprefix("method ") + flag(key)] = value
-    return named
+            options[path.strip() if key == "name" else path.removeprefix("method ") + mention(key)] = value
+    return options
 
 
 def method_to_dict(method: Method) -> dict[str, Any]:
-    """A method's name and hyper-parameters; wrapped methods nest."""
-    names = {cls: name for name, cls in METHODS.items()}
+    """Return a method's name and hyper-parameters; a wrapped method is a dictionary inside."""
     fields = {f.name: getattr(method, f.name) for f in dataclasses.fields(method)}
     values = {name: method_to_dict(v) if isinstance(v, Method) else v for name, v in fields.items()}
-    return {"name": names.get(type(method), type(method).__name__), **values}
+    return {"name": METHODS.name_of(type(method)), **values}
+
+
+def upgrade_method(data: Any) -> Any:
+    """A method's entry as it is written today: FedSOL's ablations were options of `fedsol` in version 0.1.0."""
+    if not isinstance(data, Mapping):
+        return data
+    values = {key: upgrade_method(value) if key == "inner" else value for key, value in data.items()}
+    if values.get("name") != "fedsol":
+        return values
+    if values.get("proximal", "kl") != "kl" or values.get("strategy", "A1") != "A1":
+        return values | {"name": "fedsol-ablation"}
+    if "temperature" in values and values["temperature"] is None:
+        values["temperature"] = 3.0
+    return {key: value for key, value in values.items() if key not in ("proximal", "strategy", "beta")}
 
 
 def method_from_dict(data: Any, where: str = "method") -> Method:
-    """The inverse; `data` may be just a name."""
-    data = {"name": data} if isinstance(data, str) else data
+    """Return the method that `method_to_dict` described; a name alone is the method with its defaults.
+
+    Args:
+        data: the name, or a mapping with the key `name` and hyper-parameters.
+        where: how messages call it: method, or method.inner.
+    """
+    data = {"name": data} if isinstance(data, str) else upgrade_method(data)
     if not isinstance(data, Mapping) or "name" not in data:
-        raise UserError(f"{where}: must be a method's name or a mapping with the key 'name'")
+        raise UserError(None, where, "must be a method's name or a mapping with the key 'name'")
     cls = find_method(str(data["name"]))
     values = {name: tuple(v) if isinstance(v, list) else v for name, v in data.items() if name != "name"}
-    _known(values, [f.name for f in dataclasses.fields(cls)], f"{where} {data['name']}")
+    if error := _unknown_key(values, [f.name for f in dataclasses.fields(cls)]):
+        raise UserError(None, f"{where} {data['name']}", error)
     hints = get_type_hints(cls)
     inner = {name: method_from_dict(v, f"{where}.{name}") for name, v in values.items() if hints[name] is Method}
     return cls(**{**values, **inner})
 
 
 def find_method(name: str) -> type[Method]:
-    """A method's class by its command-line name."""
+    """Return a method's class by its command-line name; raise UserError if there is none."""
     if name not in METHODS:
-        raise UserError(f"method {name}: unknown{near_miss(name, METHODS)}; methods are {', '.join(METHODS)}")
+        problem = f"unknown{near_miss(name, METHODS)}; methods are {', '.join(METHODS)}"
+        raise UserError(None, f"method {name}", problem)
     return METHODS[name]
 
 
 def experiment_to_dict(experiment: Experiment) -> dict[str, Any]:
-    """Everything about an experiment as plain values, probes if any; own data and models by name and checksum."""
-    unused = {"probes": experiment.probes, "probe_every": experiment.probes, "validation": experiment.validation}
-    left_out = [name for name, used in unused.items() if not used]
-    values = {f.name: getattr(experiment, f.name) for f in dataclasses.fields(Setting) if f.name not in left_out}
-    plain = {name: list(v) if isinstance(v, tuple) else v for name, v in values.items()}
-    own = {name: _own(plain[name]) for name in ("dataset", "model") if not isinstance(plain[name], str)}
-    return {"method": method_to_dict(experiment.method), **plain, **own}
+    """Return an experiment as values that YAML can hold.
+
+    A data set or a model that is a Python object becomes own:NAME-CHECKSUM. Options of unused features are left out.
+    """
+    used = {"probes": experiment.probes, "probe_every": experiment.probes, "validation": experiment.validation}
+    names = [f.name for f in dataclasses.fields(Setting) if used.get(f.name, True)]
+    values = {name: getattr(experiment, name) for name in names}
+    lists = {name: list(v) for name, v in values.items() if isinstance(v, tuple)}
+    own = {name: _own_name(values[name]) for name in ("dataset", "model") if not isinstance(values[name], str)}
+    return {"method": method_to_dict(experiment.method), **values, **lists, **own}
 
 
-def _own(value: Any) -> str:
-    """own:NAME-CHECKSUM, so that a folder is only resumed with the data and the initial model it was begun with."""
+def _own_name(value: Any) -> str:
+    """own:NAME-CHECKSUM: a folder can only be resumed with the data and the initial model that it was begun with."""
     if isinstance(value, Dataset):
         fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
         tensors = {name: v for name, v in fields.items() if isinstance(v, Tensor)}
@@ -164,42 +197,41 @@ def _own(value: Any) -> str:
     return f"own:{getattr(value, '__name__', type(value).__name__)}"
 
 
-def experiment_from_dict(data: Any, where: str) -> Experiment:
-    """The experiment a mapping describes; unknown keys are refused."""
+def experiment_from_dict(data: Any) -> Experiment:
+    """Return the experiment that a mapping describes; raise UserError for unknown keys. Values are not checked."""
     if not isinstance(data, Mapping):
-        raise UserError(f"{where}: must be a mapping of options, such as 'rounds: 60'")
-    _known(data, [f.name for f in dataclasses.fields(Experiment)], where)
+        raise UserError(None, "options", "must be a mapping, such as 'rounds: 60'")
+    if error := _unknown_key(data, [f.name for f in dataclasses.fields(Experiment)]):
+        raise error
     values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in data.items()}
     if "method" in values:
-        values["method"] = method_from_dict(values["method"], f"{where}: method")
+        values["method"] = method_from_dict(values["method"])
     return Experiment(**values)
 
 
 def load_experiment(path: Path) -> Experiment:
-    """The experiment in a YAML file."""
-    where = f"--config {path}"
+    """Return the experiment in a YAML file; raise UserError, with the file's name, if it cannot be used."""
     try:
-        data = parse_yaml(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"{where}: {error.strerror or error}") from None
-    except ValueError as error:
-        raise UserError(f"{where}: not valid YAML ({error})") from None
-    try:
-        experiment = experiment_from_dict(data, where)
+        experiment = experiment_from_dict(parse_yaml(path.read_text(encoding="utf-8")))
         experiment.check()
+    except OSError as error:
+        raise UserError("config", path, error.strerror or str(error)) from None
     except UserError as error:
-        raise error if str(error).startswith(where) else UserError(f"{where}: {error}") from None
+        raise UserError("config", path, error) from None
+    except ValueError as error:
+        raise UserError("config", path, f"not valid YAML ({error})") from None
     return experiment
 
 
 def dump_experiment(experiment: Experiment) -> str:
-    """The experiment as YAML that `load` reads back."""
+    """Return an experiment as the YAML that `load_experiment` reads."""
     return dump_yaml(experiment_to_dict(experiment))
 
 
-def _known(data: Iterable[Any], known: list[str], where: str) -> None:
-    """Refuse keys that no option has."""
+def _unknown_key(data: Iterable[Any], known: list[str]) -> UserError | None:
+    """The error about the first key of `data` that is not an option."""
     for key in data:
         if key not in known:
-            allowed = f"allowed are {', '.join(known)}" if known else "none are allowed"
-            raise UserError(f"{where}: unknown key '{key}'{near_miss(str(key), known)}; {allowed}")
+            allowed = f"allowed are {', '.join(known)}" if known else "no keys are allowed"
+            return UserError(None, f"unknown key '{key}'{near_miss(str(key), known)}", allowed)
+    return None

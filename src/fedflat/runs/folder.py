@@ -1,35 +1,46 @@
-"""A run's folder: config.yaml, metrics.jsonl, checkpoint/, result.json. Every file is whole or absent."""
+"""The folder of a run: config.yaml, metrics.jsonl, checkpoint/state.safetensors and result.json.
+
+Files are replaced as a whole, so that a crash leaves the old file or the new one. metrics.jsonl is appended to, so its
+last line may be incomplete.
+"""
 
 from __future__ import annotations
 
+import fcntl
+import json
 import os
-from collections.abc import Collection, Mapping
+import sys
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
+from typing import Any
+
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
-import fcntl
-import json
-from collections.abc import Iterable, Mapping
-from typing import Any
+
 from fedflat.core.state import checksum
-from fedflat.errors import UserError
-from fedflat.runs.config import MAY_CHANGE, as_written, config_differences, same_run
+from fedflat.errors import UserError, mention
+from fedflat.runs.config import MAY_CHANGE, config_differences, is_unedited, same_run
 
 
+def checkpoint_mismatch(checkpoint: Path, config: str, ignored: Collection[str] = MAY_CHANGE) -> str:
+    """Return why a checkpoint does not belong to a configuration, '' if it does.
 
-def check_checkpoint_config(checkpoint: Path, config: str, where: str, free: Collection[str] = MAY_CHANGE) -> None:
-    """Refuse a checkpoint of another configuration; one that names none, from earlier versions, is trusted."""
+    A checkpoint of an early version, which does not name its configuration, belongs to any.
+    """
     with safe_open(checkpoint, "pt") as file:
         stored = file.metadata().get("config", "")
-    if stored and not same_run(stored, config, free):
-        found = "; ".join(config_differences(stored, config, "checkpoint", free))
-        said = f"its checkpoint does not belong to this configuration ({found})"
-        raise UserError(f"{where}: {said}; go back to the one that it was trained with")
+    if not stored or same_run(stored, config, ignored):
+        return ""
+    differences = "; ".join(config_differences(stored, config, "checkpoint", ignored))
+    return (
+        f"its checkpoint does not belong to this configuration ({differences}); "
+        "go back to the one that it was trained with"
+    )
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], config: str = "") -> None:
-    """Write tensors, the configuration they belong to and a checksum to a temporary name, then rename."""
+    """Write tensors, the configuration they belong to and a checksum, replacing the file as a whole."""
     named = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     temporary = path.with_suffix(".tmp")
     try:
@@ -41,21 +52,24 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], config: str = "") ->
 
 
 def load_tensors(path: Path) -> dict[str, Tensor] | None:
-    """What `save_tensors` wrote, None where the file is missing or damaged."""
+    """Return what `save_tensors` wrote, None if the file is missing or damaged."""
     try:
         with safe_open(path, "pt") as file:
             named = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            known = file.metadata() or {}
-            return named if known.get("crc") == str(checksum(named, known.get("config", ""))) else None
+            metadata = file.metadata() or {}
+            return named if metadata.get("crc") == str(checksum(named, metadata.get("config", ""))) else None
     except (SafetensorError, OSError, ValueError):
         return None
 
 
-METRICS_ROW = {"round": int, "seed": int, "accuracy": float, "loss": float | None}  # of metrics.jsonl
+def trial_tensors(checkpoint: Mapping[str, Tensor], seed: int) -> dict[str, Tensor]:
+    """Return the tensors of one seed in a checkpoint, with the names of `Trial.pack`."""
+    prefix = f"trial.{seed}."
+    return {name.removeprefix(prefix): tensor for name, tensor in checkpoint.items() if name.startswith(prefix)}
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write to a temporary name in the same folder, then rename; what cannot be written whole leaves nothing."""
+    """Write a text file as a whole: to a temporary name first, which is then renamed or, after an error, removed."""
     temporary = path.with_name(path.name + ".tmp")
     try:
         temporary.write_text(text, encoding="utf-8")
@@ -65,145 +79,189 @@ def write_atomically(path: Path, text: str) -> None:
         raise
 
 
-def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The lines of a metrics file but for a last one that a crash tore; raises UserError for other damage."""
-    *lines, torn = path.read_bytes().split(b"\n") if path.exists() else [b""]
-    rows = [_row(line) for line in lines]
+def read_json_lines(path: Path) -> list[dict[str, Any]]:
+    """Return the objects in a file of JSON lines, [] if it does not exist.
+
+    A last line that a crash left incomplete is ignored; any other damage raises UserError.
+    """
+    *lines, last = path.read_bytes().split(b"\n") if path.exists() else [b""]
+    rows = [_parse_json_object(line) for line in lines]
     if None in rows:
-        raise UserError(f"{path}: line {rows.index(None) + 1} is damaged; restore the file")
-    return [row for row in [*rows, _row(torn)] if row is not None]
+        raise UserError(None, path, f"line {rows.index(None) + 1} is damaged; restore the file")
+    return [row for row in [*rows, _parse_json_object(last)] if row is not None]
 
 
-def _row(line: bytes) -> dict[str, Any] | None:
-    """The object in a line of JSON, None where there is none."""
+def _parse_json_object(line: bytes) -> dict[str, Any] | None:
     try:
-        found = json.loads(line)
+        value = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return value if isinstance(value, dict) else None
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """Return the rows of metrics.jsonl, one per evaluation and seed; raise UserError if it is damaged."""
+    rows = read_json_lines(path)
+    for number, row in enumerate(rows, 1):
+        if not _is_metrics_row(row):
+            raise UserError(None, path, f"line {number} was not written by a run; restore the file")
+    return rows
+
+
+def _is_metrics_row(row: Mapping[str, Any]) -> bool:
+    """Whether a row has a round, a seed, an accuracy and a loss, and probes that are numbers or lists of them."""
+    numbers, probes = [*map(row.get, ("round", "seed", "accuracy")), row.get("seconds", 0.0)], row.get("probes", {})
+    if not all(map(is_number, numbers)) or not is_number_or_null(row.get("loss", "")) or not isinstance(probes, dict):
+        return False
+    return all(is_number_or_null(value) or is_number_list(value) for value in probes.values())
+
+
+def is_number(value: Any) -> bool:
+    """Return whether a JSON value is a number that a float can hold."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+
+
+def is_number_or_null(value: Any) -> bool:
+    """Return whether a JSON value is a number, or null, which stands for a number that is not finite."""
+    return value is None or is_number(value)
+
+
+def is_number_list(value: Any) -> bool:
+    """Return whether a JSON value is a list of numbers and nulls."""
+    return isinstance(value, list) and all(map(is_number_or_null, value))
 
 
 class OtherRunError(UserError):
     """The folder `path` belongs to the configuration `stored`, not to the `given` one."""
 
     def __init__(self, path: Path, stored: str, given: str) -> None:
-        found = "; ".join(config_differences(stored, given))
-        super().__init__(f"--out {path}: belongs to another configuration ({found}); choose another folder")
-        self.path = path
+        differences = "; ".join(config_differences(stored, given))
+        super().__init__("out", path, f"belongs to another configuration ({differences}); choose another folder")
 
 
 class RunFolder:
-    """Opens a folder for one run; `resume` allows, and is needed for, an unfinished run of the same config.
+    """The folder of one run, locked against other processes until `close`.
 
-    A folder in which nothing was trained yet belongs to nobody, but files that were not written here stay as they are.
+    Nothing that another run or program wrote is changed: such a folder raises UserError.
+
+    Args:
+        path: the folder, which is made if it does not exist.
+        config: the run's configuration as YAML.
+        resume: whether to continue a run of the same configuration. It has to be set if training has begun there, and
+            has no effect otherwise.
     """
 
     def __init__(self, path: Path, config: str, resume: bool) -> None:
-        self.path, self.config, self.described = path, config, path / "config.yaml"
+        self.path, self.config, self.config_path = path, config, path / "config.yaml"
         self.checkpoint, self.metrics = path / "checkpoint" / "state.safetensors", path / "metrics.jsonl"
-        self._refuse(resume)
-        written_here = self._written_here()
+        self._check_usable(resume)
+        replaceable = self._has_own_config()
         try:
             self.checkpoint.parent.mkdir(parents=True, exist_ok=True)
             self._lock()
-            if written_here or not self.described.exists():
-                write_atomically(self.described, config)
+            if replaceable or not self.config_path.exists():
+                write_atomically(self.config_path, config)
         except OSError as error:
-            raise UserError(f"--out {path}: cannot be written ({error.strerror or error})") from None
+            raise self._error(f"cannot be written ({error.strerror or error})") from None
 
-    def _refuse(self, resume: bool) -> None:
-        """Say why this folder cannot be used, changing nothing."""
+    def _error(self, problem: str | UserError) -> UserError:
+        return UserError("out", self.path, problem)
+
+    def _check_usable(self, resume: bool) -> None:
+        """Raise UserError if the run cannot use this folder; change nothing."""
         if self.path.exists() and not self.path.is_dir():
-            raise UserError(f"--out {self.path}: is a file, must be a folder")
+            raise self._error("is a file, must be a folder")
         if (self.path / "result.json").exists():
-            raise UserError(f"--out {self.path}: holds a complete run; choose another folder")
-        if not self.described.exists():
-            return self._refuse_unnamed()
-        trained = bool(self._rows()) or self.checkpoint.exists()
-        self._refuse_other(trained)
+            raise self._error("holds a complete run; choose another folder")
+        if not self.config_path.exists():
+            return self._check_no_orphans()
+        trained = bool(self._read_rows()) or self.checkpoint.exists()
+        self._check_config(trained)
         if trained and not resume:
-            raise UserError(f"--out {self.path}: holds an unfinished run; add --resume or choose another folder")
+            raise self._error(f"holds an unfinished run; add {mention('resume')} or choose another folder")
 
-    def _refuse_unnamed(self) -> None:
-        """Refuse what some run or other program left; a run's first file is its config.yaml."""
+    def _check_no_orphans(self) -> None:
+        """Raise UserError if there is a checkpoint or there are metrics, but not config.yaml, a run's first file."""
         for file in (self.checkpoint, self.metrics):
             if file.exists() and file.stat().st_size:
-                said = f"holds {file.name} but no config.yaml that it belongs to"
-                raise UserError(f"--out {self.path}: {said}; choose another folder, or restore config.yaml")
+                problem = f"holds {file.name} but no config.yaml that it belongs to"
+                raise self._error(f"{problem}; choose another folder, or restore config.yaml")
 
-    def _refuse_other(self, trained: bool) -> None:
-        """Refuse another run's configuration, or one that is a user's file."""
-        if same_run(stored := self._stored(), self.config):
+    def _check_config(self, trained: bool) -> None:
+        """Raise UserError if config.yaml belongs to another run, or is a file of the user."""
+        if same_run(stored := self._stored_config(), self.config):
             return
         if trained:
             raise OtherRunError(self.path, stored, self.config)
-        if not self._written_here():
-            raise UserError(f"--out {self.path}: its config.yaml was not written there by a run; choose another folder")
+        if not self._has_own_config():
+            raise self._error("its config.yaml was not written there by a run; choose another folder")
 
-    def _stored(self) -> str:
-        return self.described.read_text(encoding="utf-8", errors="replace")
+    def _stored_config(self) -> str:
+        return self.config_path.read_text(encoding="utf-8", errors="replace")
 
-    def _written_here(self) -> bool:
-        """Whether config.yaml is what an earlier run wrote into this folder."""
-        return self.described.exists() and self._lock_path.exists() and as_written(self._stored())
+    def _has_own_config(self) -> bool:
+        """Whether a run wrote config.yaml into this folder and nobody has edited it."""
+        return self.config_path.exists() and self._lock_path.exists() and is_unedited(self._stored_config())
 
     @property
     def _lock_path(self) -> Path:
         return self.path / "checkpoint" / ".lock"
 
     def _lock(self) -> None:
-        """Two processes never train in one folder; the lock ends with the process."""
+        """Raise UserError if another process trains in this folder. The lock ends with the process."""
         self._lock_file = open(self._lock_path, "w")  # noqa: SIM115
         try:
             fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise UserError(f"--out {self.path}: another process is training in this folder") from None
+            raise self._error("another process is training in this folder") from None
 
     def close(self) -> None:
-        """Let others use the folder."""
+        """Release the lock."""
         self._lock_file.close()
 
     def log(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Append metrics."""
+        """Append rows to metrics.jsonl."""
         with self.metrics.open("a", encoding="utf-8") as file:
             file.writelines(json.dumps(row) + "\n" for row in rows)
 
     def rewind(self, round: int, evaluations: Iterable[tuple[int, int]] = ()) -> list[dict[str, Any]]:
-        """Drop metrics of rounds after the checkpoint's; returns those kept, which `evaluations` (round, seed) need."""
-        rows = [row for row in self._rows() if row["round"] <= round]
-        there = {(row["round"], row["seed"]) for row in rows}
-        if lacking := sorted({when for when, seed in evaluations if (when, seed) not in there}):
-            said = f"metrics.jsonl lacks rounds up to the checkpoint's {round}, the first is round {lacking[0]}"
-            raise UserError(f"--out {self.path}: {said}; restore the file or choose another folder")
+        """Remove the metrics of rounds after `round`, the checkpoint's, and return the rest.
+
+        Args:
+            round: the last round to keep.
+            evaluations: (round, seed) of the rows that must be there; raises UserError if one is missing.
+        """
+        rows = [row for row in self._read_rows() if row["round"] <= round]
+        present = {(row["round"], row["seed"]) for row in rows}
+        if missing := sorted({when for when, seed in evaluations if (when, seed) not in present}):
+            problem = f"metrics.jsonl lacks rounds up to the checkpoint's {round}, the first is round {missing[0]}"
+            raise self._error(f"{problem}; restore the file or choose another folder")
         write_atomically(self.metrics, "".join(json.dumps(row) + "\n" for row in rows))
         return rows
 
-    def _rows(self) -> list[dict[str, Any]]:
-        """The metrics so far; refuses a file that is damaged or of something else."""
+    def _read_rows(self) -> list[dict[str, Any]]:
         try:
-            rows = read_metrics(self.metrics)
+            return read_metrics(self.metrics)
         except UserError as error:
-            raise UserError(f"--out {self.path}: {error} or choose another folder") from None
-        if not all(isinstance(row.get(name), kind) for row in rows for name, kind in METRICS_ROW.items()):
-            raise UserError(f"--out {self.path}: metrics.jsonl holds lines that no run wrote; choose another folder")
-        return rows
+            raise self._error(error) from None
 
     def save(self, tensors: Mapping[str, Tensor]) -> None:
-        """Replace the checkpoint, once the metrics that it counts on are on the disk."""
+        """Replace the checkpoint, after the metrics up to this round are safely on the disk."""
         with self.metrics.open("a") as file:
             os.fsync(file.fileno())
         save_tensors(self.checkpoint, tensors, self.config)
 
     def load(self) -> dict[str, Tensor] | None:
-        """The checkpoint's tensors, None where there is none yet."""
+        """Return the checkpoint's tensors, None if there is no checkpoint yet; raise UserError if it is damaged."""
         if not self.checkpoint.exists():
             return None
         named = load_tensors(self.checkpoint)
         if named is None:
-            raise UserError(f"--out {self.path}: its checkpoint is damaged ({self.checkpoint}); nothing was changed")
-        check_checkpoint_config(self.checkpoint, self.config, f"--out {self.path}")
+            raise self._error(f"its checkpoint is damaged ({self.checkpoint}); nothing was changed")
+        if mismatch := checkpoint_mismatch(self.checkpoint, self.config):
+            raise self._error(mismatch)
         return named
 
     def finish(self, result: Mapping[str, Any]) -> None:
-        """Mark the run complete."""
+        """Write result.json, which marks the run as complete."""
         write_atomically(self.path / "result.json", json.dumps(result, indent=2) + "\n")

@@ -1,4 +1,4 @@
-"""What a run leaves: numbers per seed and their means."""
+"""The result of a run: accuracies per seed and their means, traffic, time and privacy."""
 
 from __future__ import annotations
 
@@ -7,18 +7,24 @@ import platform
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
+
 import numpy as np
 import torch
-from typing import NamedTuple
+
 from fedflat.core.method import Method
 from fedflat.engine.rounds import choose_cohort
 from fedflat.methods.differential_privacy import find_private, privacy_spent
 
 
-
 class CostToReach(NamedTuple):
-    """The way to an accuracy: rounds, bytes down and up of all clients, and the same in models of 4-byte parameters."""
+    """What a run needed to reach an accuracy.
+
+    Args:
+        rounds: mean over seeds of the first round with that accuracy.
+        bytes: what all clients received and sent until then.
+        models: the same, in models of 4 bytes per parameter.
+    """
 
     rounds: float
     bytes: float
@@ -26,10 +32,15 @@ class CostToReach(NamedTuple):
 
 
 def cost_to_reach(result: Result, cohort: int, target: float) -> CostToReach | None:
-    """What a finished run of `cohort` clients a round needed to reach `target`; None where a seed never did.
+    """Return what a complete run needed to reach an accuracy, None if a seed never reached it.
 
-    rounds = mean over seeds of the first evaluated round with that accuracy, bytes = rounds · cohort · (down + up)
-    (FedGF, Table 4, counts models; FedGloSS, Table 5, rounds and the part of what FedAvg sends in all its rounds)
+    bytes = rounds · cohort · (down + up). FedGF, Table 4, counts models; FedGloSS, Table 5, counts rounds and the
+    bytes as a part of what FedAvg sends in all its rounds.
+
+    Args:
+        result: the run's result.
+        cohort: clients per round.
+        target: the accuracy, as a fraction.
     """
     rounds = result.rounds_to(target)
     if rounds is None:
@@ -39,18 +50,45 @@ def cost_to_reach(result: Result, cohort: int, target: float) -> CostToReach | N
 
 
 def bytes_per_round(result: Result, cohort: int) -> int:
-    """Down and up, of all clients of a round."""
+    """Return the bytes that all clients of a round receive and send."""
     return cohort * (result.bytes_down_per_client_round + result.bytes_up_per_client_round)
 
 
 def mean_std(values: list[float]) -> tuple[float, float]:
-    """Mean and sample standard deviation (0 for one value)."""
+    """Return the mean and the sample standard deviation (0 for one value)."""
     return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
 
 
 @dataclass(frozen=True)
 class Result:
-    """Outcome of one experiment. Accuracies are fractions of the test set; `history` are the rows of metrics.jsonl."""
+    """The outcome of an experiment: what result.json contains, and the history in metrics.jsonl.
+
+    Accuracies are fractions of the test set, or of the samples held out for validation. Lists per seed are in the order
+    of `seeds`.
+
+    Attributes:
+        method: the method's name.
+        seeds: the seeds.
+        final_accuracy_per_seed: accuracy at the last evaluation, per seed.
+        final_accuracy: its mean over seeds.
+        final_accuracy_std: its sample standard deviation over seeds (0 for one seed).
+        last10_accuracy_per_seed: mean accuracy over the last tenth of the evaluations, per seed.
+        last10_accuracy: its mean over seeds.
+        last10_accuracy_std: its sample standard deviation over seeds.
+        rounds: rounds that were trained.
+        seconds: time of training and evaluation.
+        client_steps_per_second: local steps of all clients and seeds, divided by `seconds`.
+        bytes_down_per_client_round: bytes that a client receives in a round.
+        bytes_up_per_client_round: bytes that a client sends in a round.
+        diverged: whether the loss of any seed became infinite or NaN.
+        diverged_seeds: the seeds whose loss did.
+        parameters: the number of the model's parameters.
+        versions: versions of software, and the hardware, that the result depends on.
+        history: one row per evaluation and seed, with round, seed, accuracy, loss (None if it is not finite), seconds,
+            and probes if any measured.
+        privacy: what differential privacy guarantees, None if the method does not add it.
+        clients: the number of clients, None in results of early versions.
+    """
 
     method: str
     seeds: list[int]
@@ -71,24 +109,29 @@ class Result:
     versions: dict[str, str]
     history: list[dict[str, Any]]
     privacy: dict[str, Any] | None = None
-    clients: int | None = None  # None in results of versions that did not count them
+    clients: int | None = None
 
     @property
     def accuracy(self) -> float:
-        """Mean over seeds of the final accuracy."""
+        """The final accuracy, as the mean over seeds."""
         return self.final_accuracy
 
     def to_json(self) -> dict[str, Any]:
-        """Everything but the history, which metrics.jsonl holds, and privacy, where none was asked for."""
+        """Return the content of result.json: all fields but the history, and but `privacy` if it is None."""
         left_out = {"history"} | ({"privacy"} if self.privacy is None else set())
         return {name: value for name, value in asdict(self).items() if name not in left_out}
 
     def curve(self, seed: int, key: str = "accuracy") -> list[float]:
-        """One seed's values in the order of evaluation."""
+        """Return the values of one seed in the order of evaluation.
+
+        Args:
+            seed: the seed.
+            key: a key of the rows of `history`: accuracy, loss or seconds.
+        """
         return [row[key] for row in self.history if row["seed"] == seed]
 
     def rounds_to(self, target: float) -> float | None:
-        """Mean over seeds of the first round whose accuracy is `target` or more; None if a seed never gets there."""
+        """Return the mean over seeds of the first round with accuracy `target` or more; None if a seed has none."""
         firsts = [
             next((r["round"] for r in self.history if r["seed"] == seed and r["accuracy"] >= target), None)
             for seed in self.seeds
@@ -97,11 +140,11 @@ class Result:
 
 
 def summarise_history(history: list[dict[str, Any]], seeds: list[int]) -> dict[str, Any]:
-    """Accuracies and divergence from the metrics of all seeds."""
+    """Return the fields of Result about accuracy and divergence, computed from the rows of metrics of all seeds."""
     curves = {seed: [row for row in history if row["seed"] == seed] for seed in seeds}
     final = [rows[-1]["accuracy"] for rows in curves.values()]
     tail = [statistics.fmean(r["accuracy"] for r in rows[-math.ceil(len(rows) / 10) :]) for rows in curves.values()]
-    lost = [seed for seed, rows in curves.items() if any(row["loss"] is None for row in rows)]
+    diverged = [seed for seed, rows in curves.items() if any(row["loss"] is None for row in rows)]
     (final_mean, final_std), (tail_mean, tail_std) = mean_std(final), mean_std(tail)
     return {
         "final_accuracy_per_seed": final,
@@ -110,13 +153,13 @@ def summarise_history(history: list[dict[str, Any]], seeds: list[int]) -> dict[s
         "last10_accuracy_per_seed": tail,
         "last10_accuracy": tail_mean,
         "last10_accuracy_std": tail_std,
-        "diverged": bool(lost),
-        "diverged_seeds": lost,
+        "diverged": bool(diverged),
+        "diverged_seeds": diverged,
     }
 
 
 def software_versions(processes: int = 1) -> dict[str, str]:
-    """What a result depends on besides the configuration."""
+    """Return the versions of software and the hardware, on which a result depends besides the configuration."""
     from fedflat import __version__
 
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor() or platform.machine()
@@ -132,9 +175,19 @@ def software_versions(processes: int = 1) -> dict[str, str]:
 def privacy_of_simulation(
     method: Method, seeds: Sequence[int], rounds: int, population: int, size: int
 ) -> dict[str, Any] | None:
-    """What a simulation has spent: that of the seed with the busiest client."""
+    """Return what differential privacy guarantees after a simulation, None if the method does not add it.
+
+    Seeds choose other cohorts; the guarantee is that of the seed with the largest ε.
+
+    Args:
+        method: the method.
+        seeds: the seeds.
+        rounds: rounds that were trained.
+        population: the number of clients.
+        size: clients per round.
+    """
     if find_private(method) is None:
         return None
     cohorts = [[choose_cohort(seed, r, population, size) for r in range(rounds)] for seed in seeds]
-    found = [privacy_spent(method, each, population, sampled=True) for each in cohorts]
-    return max((each for each in found if each), key=lambda each: each["epsilon"] or 0.0, default=None)
+    spent = [privacy_spent(method, each, population, sampled=True) for each in cohorts]
+    return max((each for each in spent if each), key=lambda each: each["epsilon"] or 0.0, default=None)

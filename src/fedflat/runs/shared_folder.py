@@ -1,7 +1,8 @@
-"""A run's folder when many ranks train: rank 0 alone touches it.
+"""The folder of a run that several processes train. Only rank 0 reads and writes it.
 
-A checkpoint is the file that one process would write. Saving gathers every rank's clients, loading gives each rank
-those at home there, so a run resumes with any number of ranks. States travel through the hosts' memory.
+A checkpoint is the same file that one process would write. To save it, rank 0 gathers the clients' states of all ranks;
+to load it, rank 0 sends each rank the states of the clients that it owns. So a run can be resumed with any number of
+ranks. States are sent from and to the memory of the CPU.
 """
 
 from __future__ import annotations
@@ -9,112 +10,127 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
+
 import torch
 from torch import Tensor
-from fedflat.engine.distributed import home_rank
+
+from fedflat.engine.distributed import owner_rank
 from fedflat.engine.processes import ProcessGroup
 from fedflat.runs.folder import RunFolder
 
-
-
-IDS, CLIENTS = ".clients.clients", ".clients."  # names in `Trial.pack`: a table's row 0 is the initial state
+CLIENTS = ".clients."  # part of the names, in `Trial.pack`, of tables of clients' states; row 0 is the initial state
+CLIENT_NUMBERS = ".clients.clients"  # end of the names of the lists of clients that the other rows belong to
 
 
 class SharedFolder:
-    """What `RunFolder` does, for all ranks together; every rank calls every function."""
+    """A RunFolder that is used by all ranks: every rank calls every method.
 
-    def __init__(self, world: ProcessGroup, opening: Callable[[], RunFolder]) -> None:
-        self.world = world
-        self._folder = opening() if world.leads else None
+    Args:
+        processes: the ranks.
+        open_run_folder: opens the folder; called on rank 0 only.
+    """
+
+    def __init__(self, processes: ProcessGroup, open_run_folder: Callable[[], RunFolder]) -> None:
+        self.processes = processes
+        self._folder = open_run_folder() if processes.leads else None
 
     def close(self) -> None:
-        """Let others use the folder."""
+        """Release the lock."""
         if self._folder:
             self._folder.close()
 
     def log(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Append metrics."""
+        """Append rows to metrics.jsonl."""
         if self._folder:
             self._folder.log(rows)
 
     def rewind(self, round: int, evaluations: Iterable[tuple[int, int]] = ()) -> list[dict[str, Any]]:
-        """Drop metrics of rounds after the checkpoint's; returns those kept, which `evaluations` (round, seed) need."""
-        return self.world.share(lambda: self._folder.rewind(round, evaluations) if self._folder else None)
+        """Remove the metrics of rounds after `round` and return the rest, as RunFolder.rewind does."""
+        return self.processes.broadcast_value(lambda: self._folder.rewind(round, evaluations) if self._folder else None)
 
     def finish(self, result: Mapping[str, Any]) -> None:
-        """Mark the run complete."""
+        """Write result.json, which marks the run as complete."""
         if self._folder:
             self._folder.finish(result)
 
     def save(self, tensors: Mapping[str, Tensor]) -> None:
         """Replace the checkpoint by one with the clients of all ranks."""
-        whole = {name: tensor for name, tensor in tensors.items() if CLIENTS not in name}
-        for name in (name for name in tensors if name.endswith(IDS)):
-            counts = self.world.table([len(tensors[name])])[:, 0].tolist()
-            whole[name] = torch.cat(self._gather(tensors[name], counts))
+        complete = {name: tensor for name, tensor in tensors.items() if CLIENTS not in name}
+        for name in (name for name in tensors if name.endswith(CLIENT_NUMBERS)):
+            counts = self.processes.gather_numbers([len(tensors[name])])[:, 0].tolist()
+            complete[name] = torch.cat(self._gather(tensors[name], counts))
             for table in _tables(name, tensors):
-                whole[table] = torch.cat([tensors[table][:1].cpu(), *self._gather(tensors[table][1:], counts)])
+                complete[table] = torch.cat([tensors[table][:1].cpu(), *self._gather(tensors[table][1:], counts)])
         if self._folder:
-            self._folder.save(whole)
+            self._folder.save(complete)
 
     def _gather(self, rows: Tensor, counts: list[int]) -> list[Tensor]:
-        """On rank 0 everyone's rows, elsewhere nothing."""
-        room = {rank: _room(count, rows) for rank, count in enumerate(counts) if count} if self.world.leads else {}
-        self.world.move({0: rows.cpu().contiguous()} if len(rows) else {}, room)
-        return [_room(0, rows), *room.values()]
+        """Return the rows of all ranks on rank 0, no rows on other ranks; `counts` are the numbers of rows per rank."""
+        senders = [rank for rank, count in enumerate(counts) if count] if self.processes.leads else []
+        received = {rank: _empty_rows(counts[rank], rows) for rank in senders}
+        self.processes.send_and_receive({0: rows.cpu().contiguous()} if len(rows) else {}, received)
+        return [_empty_rows(0, rows), *received.values()]
 
     def load(self) -> dict[str, Tensor] | None:
-        """The checkpoint's tensors, of clients only those at home here; None where there is none yet."""
+        """Return the checkpoint's tensors, with only the clients that this rank owns; None if there is none yet."""
         stored = self._folder.load() if self._folder else None
-        outline = self.world.share(lambda: stored and {name: _outline(tensor) for name, tensor in stored.items()})
-        if outline is None:
+        layout = self.processes.broadcast_value(
+            lambda: stored and {name: _shape_and_dtype(tensor) for name, tensor in stored.items()}
+        )
+        if layout is None:
             return None
-        tensors = stored or {name: _unstored(*words) for name, words in outline.items()}
-        mine = {name: self._spread(t) for name, t in tensors.items() if CLIENTS not in name or name.endswith(IDS)}
-        for name in [name for name in mine if name.endswith(IDS)]:
-            homes = torch.tensor([home_rank(client, self.world.size) for client in mine[name].tolist()])
-            mine |= {table: self._deal(tensors[table], homes) for table in _tables(name, tensors)}
-            mine[name] = mine[name][homes == self.world.rank]
-        return mine
+        tensors = stored or {name: _placeholder(*entry) for name, entry in layout.items()}
+        own = {
+            name: self._broadcast(tensor)
+            for name, tensor in tensors.items()
+            if CLIENTS not in name or name.endswith(CLIENT_NUMBERS)
+        }
+        for name in [name for name in own if name.endswith(CLIENT_NUMBERS)]:
+            owners = torch.tensor([owner_rank(client, self.processes.size) for client in own[name].tolist()])
+            own |= {table: self._scatter(tensors[table], owners) for table in _tables(name, tensors)}
+            own[name] = own[name][owners == self.processes.rank]
+        return own
 
-    def _spread(self, tensor: Tensor) -> Tensor:
-        """Rank 0's tensor on every rank."""
-        return self.world.spread(tensor if self.world.leads else torch.empty_like(tensor, device="cpu"))
+    def _broadcast(self, tensor: Tensor) -> Tensor:
+        """Return rank 0's tensor on every rank."""
+        return self.processes.broadcast(tensor if self.processes.leads else torch.empty_like(tensor, device="cpu"))
 
-    def _deal(self, table: Tensor, homes: Tensor) -> Tensor:
-        """The rows of a table whose home is here, after the initial state's."""
-        rows = {rank: _with_initial(homes == rank) for rank in range(self.world.size)}
-        outgoing = {rank: table[mask] for rank, mask in rows.items()} if self.world.leads else {}
-        return self.world.move(outgoing, {0: _room(int(rows[self.world.rank].sum()), table)})[0]
+    def _scatter(self, table: Tensor, owners: Tensor) -> Tensor:
+        """Return the initial state and the rows of a table that this rank owns."""
+        masks = {rank: _with_initial(owners == rank) for rank in range(self.processes.size)}
+        outgoing = {rank: table[mask] for rank, mask in masks.items()} if self.processes.leads else {}
+        own = _empty_rows(int(masks[self.processes.rank].sum()), table)
+        return self.processes.send_and_receive(outgoing, {0: own})[0]
 
 
-def open_folder(world: ProcessGroup, path: Path, config: str, resume: bool) -> RunFolder | SharedFolder:
-    """The folder of a run of one process or of many."""
-    if world.size == 1:
+def open_folder(processes: ProcessGroup, path: Path, config: str, resume: bool) -> RunFolder | SharedFolder:
+    """Open the folder of a run that one process or several train; the arguments are those of RunFolder."""
+    if processes.size == 1:
         return RunFolder(path, config, resume)
-    return SharedFolder(world, lambda: RunFolder(path, config, resume))
+    return SharedFolder(processes, lambda: RunFolder(path, config, resume))
 
 
-def _tables(ids: str, names: Iterable[str]) -> list[str]:
-    """The names of the tables that belong to a list of clients."""
-    return [name for name in names if name.startswith(ids.removesuffix("clients")) and name != ids]
+def _tables(client_numbers: str, names: Iterable[str]) -> list[str]:
+    """The names of the tables whose rows belong to a list of clients."""
+    prefix = client_numbers.removesuffix("clients")
+    return [name for name in names if name.startswith(prefix) and name != client_numbers]
 
 
-def _with_initial(rows: Tensor) -> Tensor:
-    """A mask over clients as one over the rows of a table."""
-    return torch.cat([torch.ones(1, dtype=torch.bool), rows])
+def _with_initial(clients: Tensor) -> Tensor:
+    """A mask over the rows of a table, from one over clients: row 0, the initial state, is always chosen."""
+    return torch.cat([torch.ones(1, dtype=torch.bool), clients])
 
 
-def _room(count: int, like: Tensor) -> Tensor:
-    """An empty table in the host's memory."""
+def _empty_rows(count: int, like: Tensor) -> Tensor:
+    """Rows in the memory of the CPU, to be received into."""
     return torch.empty(count, *like.shape[1:], dtype=like.dtype)
 
 
-def _outline(tensor: Tensor) -> tuple[list[int], str]:
-    """Shape and type in plain words."""
+def _shape_and_dtype(tensor: Tensor) -> tuple[list[int], str]:
+    """Shape and type as values that can be broadcast as JSON."""
     return list(tensor.shape), str(tensor.dtype).removeprefix("torch.")
 
 
-def _unstored(shape: list[int], dtype: str) -> Tensor:
-    """A tensor without content, for a rank that only needs its outline."""
+def _placeholder(shape: list[int], dtype: str) -> Tensor:
+    """A tensor without memory, for a rank that does not read the checkpoint."""
     return torch.empty(shape, dtype=getattr(torch, dtype), device="meta")

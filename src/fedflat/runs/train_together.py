@@ -1,6 +1,7 @@
-"""Experiments that differ only in how data are dealt, trained side by side: their clients are lanes of one engine.
+"""Train several experiments side by side, with the clients of all in one batch of the engine.
 
-Each experiment keeps a run folder, metrics and result of its own, and learns what it would learn alone.
+The experiments may differ in how the data are partitioned. Each has its own run folder, metrics and result, and learns
+what it would learn alone.
 """
 
 from __future__ import annotations
@@ -12,22 +13,30 @@ from contextlib import ExitStack, closing
 from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any
+
 import numpy as np
+
 from fedflat.data.batches import ClientBatches
 from fedflat.engine.memory import explain_out_of_memory
 from fedflat.engine.processes import SINGLE_PROCESS
 from fedflat.engine.rounds import ClientStates, CohortJob, Engine
-from fedflat.errors import UserError
-from fedflat.runs.build import RunParts, build_engine, build_run, choose_device, client_state_device, load_run_dataset, partition_clients
+from fedflat.errors import NOT_SHOWN, UserError
+from fedflat.runs.build import (
+    BuiltRun,
+    build_engine,
+    build_run,
+    choose_device,
+    client_state_device,
+    load_run_dataset,
+    partition_clients,
+)
 from fedflat.runs.config import dump_experiment, experiment_to_dict
 from fedflat.runs.experiment import Experiment
 from fedflat.runs.folder import RunFolder
 from fedflat.runs.result import Result
 from fedflat.runs.train import Training, Watcher, expected_steps
 
-
-
-MAY_DIFFER = ("partition", "alpha", "shards", "partition_seed", "clients", "seeds")
+MAY_DIFFER = ("partition", "alpha", "shards", "partition_seed", "clients", "seeds")  # in experiments trained together
 
 
 def run_together(
@@ -36,97 +45,110 @@ def run_together(
     resume: bool = False,
     watch: Watcher | None = None,
 ) -> list[Result]:
-    """Train experiments that agree in all but MAY_DIFFER; the results come in their order.
+    """Train experiments that differ only in the options MAY_DIFFER, and return their results in the same order.
 
-    With `folders`, one for each, leave run folders there; `resume` continues what was interrupted in any of them.
-    `watch` hears of the first experiment that played a round. The seconds of a result are those of the whole.
+    The seconds of each result are those of all experiments together.
+
+    Args:
+        experiments: what to train.
+        folders: a run folder for each experiment; nothing is written if None.
+        resume: whether to continue interrupted runs in `folders`.
+        watch: called after each round with its number and the rows of the last evaluation, of one experiment that
+            trained in this round.
+
+    Raises:
+        UserError: the experiments differ in another option, an option cannot be used, or a folder belongs to another
+            run.
     """
     check_same_settings(experiments)
-    assemblies = _build_all(experiments)
+    built_runs = _build_all(experiments)
+    runs = list(zip(experiments, built_runs, strict=True))
     with explain_out_of_memory(), ExitStack() as stack:
-        opened = [RunFolder(path, dump_experiment(e), resume) for path, e in zip(folders or (), experiments, strict=bool(folders))]
-        for folder in opened:
-            stack.enter_context(closing(folder))
-        parts = list(zip(experiments, assemblies, strict=True))
-        engine = build_engine(experiments[0], _all_clients(assemblies), SINGLE_PROCESS)
-        outlooks = zip(*(expected_steps(*part) for part in parts), strict=True)
-        engine.prepare([[*chain.from_iterable(lengths)] for lengths in outlooks])
-        home, test = client_state_device(parts, engine), assemblies[0].feed.test()
-        kept: Sequence[RunFolder | None] = opened or [None] * len(experiments)
+        opened = [
+            stack.enter_context(closing(RunFolder(path, dump_experiment(experiment), resume)))
+            for path, experiment in zip(folders or (), experiments, strict=bool(folders))
+        ]
+        engine = build_engine(experiments[0], _all_clients(built_runs), SINGLE_PROCESS)
+        steps_by_round = zip(*(expected_steps(*run) for run in runs), strict=True)
+        engine.prepare([[*chain.from_iterable(steps)] for steps in steps_by_round])
+        state_device, test = client_state_device(runs, engine), built_runs[0].client_data.test()
+        folder_or_none: Sequence[RunFolder | None] = opened or [None] * len(runs)
         trainings = [
-            Training(e, a, folder, engine, a.trials(e, home), test=test)
-            for (e, a), folder in zip(parts, kept, strict=True)
+            Training(experiment, built, folder, engine, built.trials(experiment, state_device), test=test)
+            for (experiment, built), folder in zip(runs, folder_or_none, strict=True)
         ]
         return _finish(trainings, engine, watch or (lambda round, rows: None))
 
 
 def check_same_settings(experiments: Sequence[Experiment]) -> None:
-    """Raise UserError where two experiments differ in more than may differ."""
+    """Raise UserError if two experiments differ in more than the options MAY_DIFFER."""
     first, *others = map(experiment_to_dict, experiments)
     for name in [name for name in first if name not in MAY_DIFFER]:
         if any(first[name] != other[name] for other in others):
-            raise UserError(f"--{name.replace('_', '-')}: must be the same in experiments trained together")
+            raise UserError(name, NOT_SHOWN, "must be the same in experiments trained together")
 
 
-def _build_all(experiments: Sequence[Experiment]) -> list[RunParts]:
-    """Every experiment on one copy of the data."""
+def _build_all(experiments: Sequence[Experiment]) -> list[BuiltRun]:
+    """Build every experiment on one copy of the data."""
     dataset, device = load_run_dataset(experiments[0]), choose_device(experiments[0].device)
     names = ("x", "y", "x_test", "y_test")
     moved = dataclasses.replace(dataset, **{name: getattr(dataset, name).to(device) for name in names})
     return [build_run(experiment, moved, partition_clients(experiment, dataset)) for experiment in experiments]
 
 
-def _all_clients(assemblies: Sequence[RunParts]) -> RunParts:
-    """All clients of all experiments, each under the number it has in its own."""
-    feeds, parts = [a.feed for a in assemblies], [part for a in assemblies for part in a.parts]
-    names = np.concatenate([np.arange(len(a.parts)) for a in assemblies]).tolist()
-    first, batch_size = feeds[0], max(feed.batch_size for feed in feeds)
-    feed = ClientBatches(first.dataset, parts, batch_size, first.epochs, first.spec, first.y.device, names=names)
-    return assemblies[0]._replace(parts=parts, feed=feed)
+def _all_clients(built_runs: Sequence[BuiltRun]) -> BuiltRun:
+    """Join the clients of all experiments. Random draws use the number that a client has in its own experiment."""
+    first, batch_size = built_runs[0].client_data, max(built.client_data.batch_size for built in built_runs)
+    rows = [rows for built in built_runs for rows in built.client_rows]
+    numbers = np.concatenate([np.arange(len(built.client_rows)) for built in built_runs]).tolist()
+    client_data = ClientBatches(
+        first.dataset, rows, batch_size, first.epochs, first.spec, first.y.device, client_numbers=numbers
+    )
+    return built_runs[0]._replace(client_rows=rows, client_data=client_data)
 
 
 def _finish(trainings: Sequence[Training], engine: Engine, watch: Watcher) -> list[Result]:
-    """Round by round; an experiment that was interrupted later than others waits for them."""
+    """Train round by round to the results. A resumed experiment that is ahead of the others waits for them."""
     began = time.perf_counter() - max(training.seconds for training in trainings)
-    offsets = [0, *accumulate(len(training.assembly.parts) for training in trainings)]
-    while under_way := [n for n, training in enumerate(trainings) if not training.done]:
-        round = min(trainings[n].round for n in under_way)
-        now = [n for n in under_way if trainings[n].round == round]
-        _play([trainings[n] for n in now], [offsets[n] for n in now], engine)
-        for n in now:
+    offsets = [0, *accumulate(len(training.built.client_rows) for training in trainings)]
+    while unfinished := [n for n, training in enumerate(trainings) if not training.done]:
+        round = min(trainings[n].round for n in unfinished)
+        current = [n for n in unfinished if trainings[n].round == round]
+        _play_round([trainings[n] for n in current], [offsets[n] for n in current], engine)
+        for n in current:
             trainings[n].after_round(time.perf_counter() - began)
-        watch(round + 1, trainings[now[0]].newest)
+        watch(round + 1, trainings[current[0]].newest)
     return [training.conclude() for training in trainings]
 
 
-def _play(trainings: Sequence[Training], offsets: Sequence[int], engine: Engine) -> None:
-    """One round of all these experiments."""
+def _play_round(trainings: Sequence[Training], offsets: Sequence[int], engine: Engine) -> None:
+    """Train one round of all experiments; the clients of each begin at its offset among all clients."""
     for exchange in range(trainings[0].experiment.method.exchanges):
-        asked = [training.ask(exchange) for training in trainings]
-        jobs = [_shifted(job, offset) for those, offset in zip(asked, offsets, strict=True) for job in those]
-        trained = iter(engine.train(jobs))
-        for training, those in zip(trainings, asked, strict=True):
-            training.settle([next(trained) for _ in those])
+        jobs = [training.begin_exchange(exchange) for training in trainings]
+        shifted = [_shift_job(job, offset) for own, offset in zip(jobs, offsets, strict=True) for job in own]
+        trained = iter(engine.train(shifted))
+        for training, own in zip(trainings, jobs, strict=True):
+            training.finish_exchange([next(trained) for _ in own])
     for training in trainings:
         training.end_round()
 
 
-def _shifted(job: CohortJob, offset: int) -> CohortJob:
-    """The job with clients numbered as in the joint feed."""
+def _shift_job(job: CohortJob, offset: int) -> CohortJob:
+    """Return the job with its clients numbered as among the clients of all experiments."""
     clients = [client + offset for client in job.clients]
     return job._replace(clients=clients, states=ShiftedStates(job.states, offset))
 
 
 class ShiftedStates:
-    """Clients' states under other numbers."""
+    """The clients' states of one experiment, by the clients' numbers among all experiments."""
 
     def __init__(self, states: ClientStates, offset: int) -> None:
         self.states, self.offset, self.initial = states, offset, states.initial
 
     def gather(self, clients: Sequence[int]) -> Any:
-        """The states of `clients`, stacked."""
+        """Return the states of `clients`, stacked."""
         return self.states.gather([client - self.offset for client in clients])
 
     def scatter(self, clients: Sequence[int], states: Any) -> None:
-        """Store stacked `states` of `clients`."""
+        """Store the stacked `states` of `clients`."""
         self.states.scatter([client - self.offset for client in clients], states)

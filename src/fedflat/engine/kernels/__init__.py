@@ -1,4 +1,11 @@
-"""Operators over lanes (many clients, each with its own weights, in one launch) as layers of a model."""
+"""Layers that train many clients at once: each client is a lane with its own weights, one launch serves all lanes.
+
+use_lane_ops    replaces the convolutions of a model by those of this package
+conv.py         the operators, with their gradients and their rules for vmap
+lanes.py        the operators over lanes, by the fastest way of the device
+launch.py       from tensors to the Triton kernels and back
+triton_kernels  the kernels
+"""
 
 from __future__ import annotations
 
@@ -17,9 +24,10 @@ __all__ = ["LaneConv2d", "conv2d", "use_lane_ops"]
 
 
 class LaneConv2d(nn.Conv2d):
-    """nn.Conv2d whose vmap over clients is one launch per pass instead of a grouped convolution."""
+    """nn.Conv2d which, vmapped over clients, needs one launch per pass instead of a grouped convolution."""
 
     def forward(self, x: Tensor) -> Tensor:
+        """Convolve images [B, C, H, W]."""
         return self._convolve(x, self.bias)
 
     def _convolve(self, x: Tensor, bias: Tensor | None) -> Tensor:
@@ -28,13 +36,14 @@ class LaneConv2d(nn.Conv2d):
 
 
 class LaneConvPool(LaneConv2d):
-    """Convolution, ReLU and 2x2 max-pooling, one operator where a GPU has a kernel for it.
+    """Convolution, ReLU and 2x2 max-pooling: one operator where there is a Triton kernel for it.
 
-    Elsewhere in the order that touches least memory: pool(relu(conv(x) + b)) = relu(pool(conv(x)) + b), for adding b
-    and ReLU are monotone.
+    Otherwise single operations, in the order that touches least memory: pool(relu(conv(x) + b)) is computed as
+    relu(pool(conv(x)) + b), which is the same because adding b and ReLU are monotone.
     """
 
     def forward(self, x: Tensor) -> Tensor:
+        """Convolve, rectify and pool images [B, C, H, W]."""
         assert isinstance(self.padding, tuple)
         if lanes.has_triton_kernel(x, self.weight, (self.stride, self.padding, self.dilation, self.groups)):
             return conv_pool2d(x, self.weight, self.bias, self.padding)
@@ -43,46 +52,53 @@ class LaneConvPool(LaneConv2d):
 
 
 def use_lane_ops(model: nn.Module) -> nn.Module:
-    """A copy of `model` with every zero-padded nn.Conv2d made a LaneConv2d; parameters keep names and values.
+    """Return a copy of `model` in which every zero-padded nn.Conv2d is a LaneConv2d; parameters keep names and values.
 
-    In an nn.Sequential that is called as a whole, a ReLU and a 2x2 max-pooling that follow are taken into a
-    LaneConvPool. Subclasses of these layers stay as they are, since they may compute something else.
+    Convolution, ReLU and 2x2 max-pooling in a row become one LaneConvPool, if they are in an nn.Sequential that is
+    called as a whole. Subclasses of these layers stay as they are, since they may compute something else.
+
+    Args:
+        model: any model; it is not changed.
     """
     model = copy.deepcopy(model)
     for module in model.modules():
         if type(module) is nn.Conv2d and module.padding_mode == "zeros" and isinstance(module.padding, tuple):
             module.__class__ = LaneConv2d
     uses = Counter(id(module) for _, module in model.named_modules(remove_duplicate=False))
-    for sequence in _called_whole(model):
-        _take_in_pooling(sequence, uses)
+    for sequence in _sequences_called_whole(model):
+        _fuse_pooling(sequence, uses)
     return model
 
 
-def _called_whole(module: nn.Module) -> Iterator[nn.Sequential]:
-    """The sequences none of whose layers is called by itself, as other people's modules may do with theirs."""
+def _sequences_called_whole(module: nn.Module) -> Iterator[nn.Sequential]:
+    """Yield the sequences that are surely called as a whole: those that no module of the user's contains.
+
+    The user's modules may call the layers of their sequences one by one.
+    """
     if type(module) is nn.Sequential:
         yield module
     elif not type(module).__module__.startswith("fedflat.models."):
         return
     for child in module.children():
-        yield from _called_whole(child)
+        yield from _sequences_called_whole(child)
 
 
-def _take_in_pooling(sequence: nn.Sequential, uses: Counter[int]) -> None:
-    """Make each conv, ReLU, max-pooling in a row one layer; the places of the others stay, empty.
+def _fuse_pooling(sequence: nn.Sequential, uses: Counter[int]) -> None:
+    """Replace convolution, ReLU, max-pooling in a row by LaneConvPool, Identity, Identity.
 
-    Not a convolution in several places, which may have others behind it there.
+    A convolution that is used several times stays, because other layers may follow it elsewhere. `uses` counts the uses
+    of each module by its id.
     """
-    for place in range(len(sequence) - 2):
-        conv, relu, pool = (sequence[place + n] for n in range(3))
-        plain = type(conv) is LaneConv2d and uses[id(conv)] == 1
-        if plain and type(relu) is nn.ReLU and _is_plain_pooling(pool):
+    for index in range(len(sequence) - 2):
+        conv, relu, pool = (sequence[index + n] for n in range(3))
+        used_once = type(conv) is LaneConv2d and uses[id(conv)] == 1
+        if used_once and type(relu) is nn.ReLU and _is_2x2_pooling(pool):
             conv.__class__ = LaneConvPool
-            sequence[place + 1], sequence[place + 2] = nn.Identity(), nn.Identity()
+            sequence[index + 1], sequence[index + 2] = nn.Identity(), nn.Identity()
 
 
-def _is_plain_pooling(layer: nn.Module) -> bool:
-    """Whether a layer takes the largest of each 2x2 pixels and no more."""
+def _is_2x2_pooling(layer: nn.Module) -> bool:
+    """Return whether a layer is max-pooling over 2x2 windows without padding, dilation or indices."""
     if type(layer) is not nn.MaxPool2d:
         return False
     pairs = [(n, n) if isinstance(n, int) else tuple(n) for n in (layer.kernel_size, layer.stride, layer.padding)]

@@ -1,23 +1,25 @@
-"""Convolutions, with and without pooling, that stay one operator when clients are vmapped over, and their gradients.
+"""Convolutions, with and without pooling, and their gradients, which stay one operator under vmap over clients.
 
-With x: [B, C, H, W], w: [O, C/groups, kh, kw], b: [O], g: [B, O, OH, OW] (stride 1, no padding, for legibility):
+With x: [B, C, H, W], w: [O, C/groups, kh, kw], b: [O], g: [B, O, OH, OW] (here with stride 1 and without padding):
 
     conv         y[s,o,i,j]  = b[o] + Σ_{c,u,v} w[o,c,u,v] x[s,c,i+u,j+v]
     input_grad   gx[s,c,i,j] = Σ_{o,u,v} w[o,c,u,v] g[s,o,i−u,j−v]
     weight_grad  gw[o,c,u,v] = Σ_{s,i,j} g[s,o,i,j] x[s,c,i+u,j+v]
 
 The three are bilinear and are each other's gradients, so derivatives of any order exist. `how` is always
-(stride, padding, dilation, groups). Each has a twin over lanes, with one more leading dimension on every tensor,
-to which vmap maps it; fedflat.kernels.lanes computes the twins.
+(stride, padding, dilation, groups). Each has a counterpart over lanes, with one more leading dimension on every tensor,
+which vmap calls instead; lanes.py computes it.
 
-relu(max_pool(conv(x) + b)) comes with the corner k = 0 … 3 (in reading order) of each window that was largest. With
-z: [B, O, 2h, 2w] the image before pooling, g: [B, O, h, w] the gradient after it, 0 where ReLU gave 0:
+relu(max_pool(conv(x) + b)) is returned with the corner k = 0 … 3 (in reading order) of the largest pixel in each 2x2
+window. With z: [B, O, 2h, 2w] the image before pooling and g: [B, O, h, w] the gradient after it, set to 0 where ReLU
+gave 0:
 
     spread            gz[s,o,2i+k₀,2j+k₁] = g[s,o,i,j] at the corner of that window, 0 at the others
     pick              y[s,o,i,j] = z[s,o,2i+k₀,2j+k₁], the transpose of spread
-    pool_weight_grad  weight_grad(spread(g), x); where channels are few, without storing spread(g)
+    pool_weight_grad  weight_grad(spread(g), x); with few channels spread(g) is not stored
 
-All are linear in what is differentiated, so derivatives of any order exist. An odd last row or column is left out.
+All are linear in what is differentiated, so derivatives of any order exist. An odd last row or column of z is ignored,
+as in torch.
 """
 
 from __future__ import annotations
@@ -33,104 +35,84 @@ from torch.nn.grad import conv2d_input, conv2d_weight
 from fedflat.engine.kernels import lanes
 
 _HOW = "int[] stride, int[] padding, int[] dilation, int groups"
-
-
 _CONV = f"(Tensor x, Tensor w, Tensor? b, {_HOW}) -> Tensor"
-
-
 _INPUT = f"(Tensor g, Tensor w, int[] size, {_HOW}) -> Tensor"
-
-
 _WEIGHT = f"(Tensor g, Tensor x, int[] size, {_HOW}) -> Tensor"
 
 
 @custom_op("fedflat::conv", mutates_args=(), schema=_CONV)
 def _conv(x: Tensor, w: Tensor, b: Tensor | None, *how: Any) -> Tensor:
+    """Return y [B, O, OH, OW]."""
     return F.conv2d(x, w, b, *how)
 
 
 @custom_op("fedflat::conv_input_grad", mutates_args=(), schema=_INPUT)
 def _input_grad(g: Tensor, w: Tensor, size: list[int], *how: Any) -> Tensor:
-    """`size` is the height and width of the input."""
+    """Return gx [B, C, *size], where `size` is the height and width of the input."""
     return conv2d_input([g.shape[0], w.shape[1] * how[3], *size], w, g, *how).contiguous()
 
 
 @custom_op("fedflat::conv_weight_grad", mutates_args=(), schema=_WEIGHT)
 def _weight_grad(g: Tensor, x: Tensor, size: list[int], *how: Any) -> Tensor:
-    """`size` is the height and width of the filters."""
+    """Return gw [O, C/groups, *size], where `size` is the height and width of the filters."""
     return conv2d_weight(x, [g.shape[1], x.shape[1] // how[3], *size], g, *how).contiguous()
 
 
 _lane_conv = custom_op("fedflat::lane_conv", lanes.lane_conv, mutates_args=(), schema=_CONV)
-
-
 _lane_input_grad = custom_op("fedflat::lane_conv_input_grad", lanes.lane_input_grad, mutates_args=(), schema=_INPUT)
-
-
 _lane_weight_grad = custom_op("fedflat::lane_conv_weight_grad", lanes.lane_weight_grad, mutates_args=(), schema=_WEIGHT)
 
-
 _conv.register_fake(F.conv2d)
-
-
 _input_grad.register_fake(lambda g, w, size, *how: g.new_empty(g.shape[0], w.shape[1] * how[3], *size))
-
-
 _weight_grad.register_fake(lambda g, x, size, *how: g.new_empty(g.shape[1], x.shape[1] // how[3], *size))
-
-
 _lane_conv.register_fake(lanes.empty_conv)
-
-
 _lane_input_grad.register_fake(lanes.empty_input_grad)
-
-
 _lane_weight_grad.register_fake(lanes.empty_weight_grad)
 
 
-def _twin(op: Any, plain: Any, a: Tensor, b: Tensor, how: Any) -> Any:
-    """The twin over lanes: an operator of its own, or plain operations around the Triton kernels."""
-    return plain if lanes.has_triton_kernel(a, b, how) else op
+def _over_lanes(op: Any, function: Any, a: Tensor, b: Tensor, how: Any) -> Any:
+    """Return the counterpart over lanes: the custom operator, or with Triton the function that the compiler can see."""
+    return function if lanes.has_triton_kernel(a, b, how) else op
 
 
 def lanes_in_front(t: Tensor, dim: int | None, count: int) -> Tensor:
-    """The lanes of t in front; a tensor all lanes share is repeated without a copy."""
+    """Return t with the vmapped dimension `dim` in front; a tensor that all `count` lanes share is expanded."""
     return t.expand(count, *t.shape) if dim is None else t.movedim(dim, 0)
 
 
-def _shared(op: Any, t: Tensor, dim: int | None, count: int, *rest: Any) -> Tensor:
-    """op where all lanes have the same weights: one lane whose batch is everyone's."""
+def _with_shared_weights(op: Any, t: Tensor, dim: int | None, count: int, *rest: Any) -> Tensor:
+    """Call op if all lanes have the same weights: as one lane whose batch has the samples of all lanes."""
     return op(lanes_in_front(t, dim, count).flatten(0, 1)[None], *rest)[0].unflatten(0, (count, -1))
 
 
 @_conv.register_vmap
 def _(info: Any, dims: Any, x: Tensor, w: Tensor, b: Tensor | None, *how: Any) -> tuple[Tensor, int]:
-    twin = _twin(_lane_conv, lanes.lane_conv, x, w, how)
+    op = _over_lanes(_lane_conv, lanes.lane_conv, x, w, how)
     if dims[1] is None and dims[2] is None:
         bias = None if b is None else b[None]
-        return _shared(twin, x, dims[0], info.batch_size, w[None], bias, *how), 0
+        return _with_shared_weights(op, x, dims[0], info.batch_size, w[None], bias, *how), 0
     stacked = [
         None if t is None else lanes_in_front(t, d, info.batch_size) for t, d in zip((x, w, b), dims, strict=False)
     ]
-    return twin(*stacked, *how), 0
+    return op(*stacked, *how), 0
 
 
 @_input_grad.register_vmap
 def _(info: Any, dims: Any, g: Tensor, w: Tensor, *rest: Any) -> tuple[Tensor, int]:
-    twin = _twin(_lane_input_grad, lanes.lane_input_grad, g, w, rest[1:])
+    op = _over_lanes(_lane_input_grad, lanes.lane_input_grad, g, w, rest[1:])
     if dims[1] is None:
-        return _shared(twin, g, dims[0], info.batch_size, w[None], *rest), 0
-    return twin(*(lanes_in_front(t, d, info.batch_size) for t, d in zip((g, w), dims, strict=False)), *rest), 0
+        return _with_shared_weights(op, g, dims[0], info.batch_size, w[None], *rest), 0
+    return op(*(lanes_in_front(t, d, info.batch_size) for t, d in zip((g, w), dims, strict=False)), *rest), 0
 
 
 @_weight_grad.register_vmap
 def _(info: Any, dims: Any, g: Tensor, x: Tensor, *rest: Any) -> tuple[Tensor, int]:
-    twin = _twin(_lane_weight_grad, lanes.lane_weight_grad, g, x, rest[1:])
-    return twin(*(lanes_in_front(t, d, info.batch_size) for t, d in zip((g, x), dims, strict=False)), *rest), 0
+    op = _over_lanes(_lane_weight_grad, lanes.lane_weight_grad, g, x, rest[1:])
+    return op(*(lanes_in_front(t, d, info.batch_size) for t, d in zip((g, x), dims, strict=False)), *rest), 0
 
 
 class _Bilinear(torch.autograd.Function):
-    """What the three operators share: they save their two factors and how they were combined."""
+    """Base of the three bilinear operators: saves their two factors and `how` for the gradient."""
 
     generate_vmap_rule = True
 
@@ -141,6 +123,8 @@ class _Bilinear(torch.autograd.Function):
 
 
 class _Conv(_Bilinear):
+    """conv(x, w, b) with its gradient."""
+
     @staticmethod
     def forward(x: Tensor, w: Tensor, b: Tensor | None, *how: Any) -> Tensor:
         return _conv(x, w, b, *how)
@@ -148,12 +132,14 @@ class _Conv(_Bilinear):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         (x, w), needs = ctx.saved_tensors, ctx.needs_input_grad
-        gx = InputGrad.apply(g, w, x.shape[2:], *ctx.how) if needs[0] else None
-        gw = WeightGrad.apply(g, x, w.shape[2:], *ctx.how) if needs[1] else None
+        gx = _InputGrad.apply(g, w, x.shape[2:], *ctx.how) if needs[0] else None
+        gw = _WeightGrad.apply(g, x, w.shape[2:], *ctx.how) if needs[1] else None
         return gx, gw, g.sum((0, 2, 3)) if needs[2] else None, None, None, None, None
 
 
-class InputGrad(_Bilinear):
+class _InputGrad(_Bilinear):
+    """input_grad(g, w) with its gradient."""
+
     @staticmethod
     def forward(g: Tensor, w: Tensor, size: list[int], *how: Any) -> Tensor:
         return _input_grad(g, w, size, *how)
@@ -162,11 +148,13 @@ class InputGrad(_Bilinear):
     def backward(ctx: Any, h: Tensor) -> tuple[Tensor | None, ...]:
         (g, w), needs = ctx.saved_tensors, ctx.needs_input_grad
         gg = _Conv.apply(h, w, None, *ctx.how) if needs[0] else None
-        gw = WeightGrad.apply(g, h, w.shape[2:], *ctx.how) if needs[1] else None
+        gw = _WeightGrad.apply(g, h, w.shape[2:], *ctx.how) if needs[1] else None
         return gg, gw, None, None, None, None, None
 
 
-class WeightGrad(_Bilinear):
+class _WeightGrad(_Bilinear):
+    """weight_grad(g, x) with its gradient."""
+
     @staticmethod
     def forward(g: Tensor, x: Tensor, size: list[int], *how: Any) -> Tensor:
         return _weight_grad(g, x, size, *how)
@@ -175,7 +163,7 @@ class WeightGrad(_Bilinear):
     def backward(ctx: Any, h: Tensor) -> tuple[Tensor | None, ...]:
         (g, x), needs = ctx.saved_tensors, ctx.needs_input_grad
         gg = _Conv.apply(x, h, None, *ctx.how) if needs[0] else None
-        gx = InputGrad.apply(g, h, x.shape[2:], *ctx.how) if needs[1] else None
+        gx = _InputGrad.apply(g, h, x.shape[2:], *ctx.how) if needs[1] else None
         return gg, gx, None, None, None, None, None
 
 
@@ -188,7 +176,15 @@ def conv2d(
     dilation: tuple[int, ...] = (1, 1),
     groups: int = 1,
 ) -> Tensor:
-    """torch.nn.functional.conv2d on a batch of images, fast under vmap(grad(...))."""
+    """Compute torch.nn.functional.conv2d on a batch of images; fast under vmap(grad(...)).
+
+    Args:
+        x: images [B, C, H, W].
+        w: filters [O, C/groups, kh, kw].
+        b: biases [O].
+        stride, padding, dilation: (vertical, horizontal).
+        groups: the number of groups of channels.
+    """
     return _Conv.apply(x, w, b, stride, padding, dilation, groups)
 
 
@@ -198,12 +194,14 @@ def conv2d(
     schema="(Tensor x, Tensor w, Tensor? b, int[] padding) -> (Tensor, Tensor)",
 )
 def _conv_pool_op(x: Tensor, w: Tensor, b: Tensor | None, padding: list[int]) -> tuple[Tensor, Tensor]:
+    """Return the pooled image and the corners [B, O, h, w]."""
     y, corner = lanes.lane_conv_pool(x[None], w[None], None if b is None else b[None], padding)
     return y[0], corner[0]
 
 
 @custom_op("fedflat::spread", mutates_args=(), schema="(Tensor g, Tensor corner, int[] size) -> Tensor")
 def _spread_op(g: Tensor, corner: Tensor, size: list[int]) -> Tensor:
+    """Return gz [B, O, *size]."""
     return lanes.lane_spread(g, corner, size)
 
 
@@ -213,6 +211,7 @@ def _spread_op(g: Tensor, corner: Tensor, size: list[int]) -> Tensor:
     schema="(Tensor g, Tensor corner, Tensor x, int[] size, int[] padding) -> Tensor",
 )
 def _pool_weight_grad_op(g: Tensor, corner: Tensor, x: Tensor, size: list[int], padding: list[int]) -> Tensor:
+    """Return gw [O, C, *size]."""
     return lanes.lane_pool_weight_grad(g[None], corner[None], x[None], size, padding)[0]
 
 
@@ -224,8 +223,6 @@ def _(x: Tensor, w: Tensor, b: Tensor | None, padding: list[int]) -> tuple[Tenso
 
 
 _spread_op.register_fake(lambda g, corner, size: g.new_empty(len(g), *size, g.shape[1]).permute(0, 3, 1, 2))
-
-
 _pool_weight_grad_op.register_fake(lambda g, corner, x, size, padding: g.new_empty(g.shape[1], x.shape[1], *size))
 
 
@@ -234,10 +231,8 @@ def _(
     info: Any, dims: Any, x: Tensor, w: Tensor, b: Tensor | None, padding: list[int]
 ) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
     x, w = (lanes_in_front(t, d, info.batch_size) for t, d in zip((x, w), dims, strict=False))
-    return lanes.lane_conv_pool(x, w, None if b is None else lanes_in_front(b, dims[2], info.batch_size), padding), (
-        0,
-        0,
-    )
+    bias = None if b is None else lanes_in_front(b, dims[2], info.batch_size)
+    return lanes.lane_conv_pool(x, w, bias, padding), (0, 0)
 
 
 @_spread_op.register_vmap
@@ -255,12 +250,15 @@ def _(info: Any, dims: Any, g: Tensor, corner: Tensor, x: Tensor, *rest: Any) ->
 
 
 def _pick(z: Tensor, corner: Tensor) -> Tensor:
+    """Return the pixel of z at the corner of each window [B, O, h, w]."""
     height, width = corner.shape[2:]
-    spots = [z[:, :, k // 2 : 2 * height : 2, k % 2 : 2 * width : 2] for k in range(4)]
-    return sum((torch.where(corner == k, spot, 0) for k, spot in enumerate(spots)), torch.zeros_like(spots[0]))
+    pixels = [z[:, :, k // 2 : 2 * height : 2, k % 2 : 2 * width : 2] for k in range(4)]
+    return sum((torch.where(corner == k, pixel, 0) for k, pixel in enumerate(pixels)), torch.zeros_like(pixels[0]))
 
 
 class _ConvPool(torch.autograd.Function):
+    """relu(max_pool(conv(x, w, b))) and its corners, with their gradient."""
+
     generate_vmap_rule = True
 
     @staticmethod
@@ -278,14 +276,16 @@ class _ConvPool(torch.autograd.Function):
         (x, w, y, corner), needs, how = ctx.saved_tensors, ctx.needs_input_grad, lanes.dense_options(ctx.padding)
         g = torch.where(y <= 0, 0, g)
         gb = g.sum((0, 2, 3)) if needs[2] else None
-        if not needs[0]:  # the first layer
+        if not needs[0]:  # the first layer of a model
             return None, _PoolWeightGrad.apply(g, corner, x, w.shape[2:], ctx.padding), gb, None
         gz = _Spread.apply(g, corner, lanes.filtered_sides(x.shape[2:], w.shape[2:], ctx.padding))
-        gw = WeightGrad.apply(gz, x, w.shape[2:], *how) if needs[1] else None
-        return InputGrad.apply(gz, w, x.shape[2:], *how), gw, gb, None
+        gw = _WeightGrad.apply(gz, x, w.shape[2:], *how) if needs[1] else None
+        return _InputGrad.apply(gz, w, x.shape[2:], *how), gw, gb, None
 
 
 class _Spread(torch.autograd.Function):
+    """spread(g, corner) with its gradient."""
+
     generate_vmap_rule = True
 
     @staticmethod
@@ -302,6 +302,8 @@ class _Spread(torch.autograd.Function):
 
 
 class _PoolWeightGrad(torch.autograd.Function):
+    """pool_weight_grad(g, corner, x) with its gradient."""
+
     generate_vmap_rule = True
 
     @staticmethod
@@ -317,10 +319,17 @@ class _PoolWeightGrad(torch.autograd.Function):
     def backward(ctx: Any, h: Tensor) -> tuple[Tensor | None, ...]:
         (g, corner, x), how = ctx.saved_tensors, lanes.dense_options(ctx.padding)
         z = conv2d(x, h, None, *how)
-        gx = InputGrad.apply(_Spread.apply(g, corner, z.shape[2:]), h, x.shape[2:], *how)
+        gx = _InputGrad.apply(_Spread.apply(g, corner, z.shape[2:]), h, x.shape[2:], *how)
         return _pick(z, corner), None, gx, None, None
 
 
 def conv_pool2d(x: Tensor, w: Tensor, b: Tensor | None = None, padding: tuple[int, ...] = (0, 0)) -> Tensor:
-    """relu(max_pool2d(conv2d(x, w, b, padding=padding), 2)) on a batch of images, fast under vmap(grad(...))."""
+    """Compute relu(max_pool2d(conv2d(x, w, b, padding=padding), 2)) on images; fast under vmap(grad(...)).
+
+    Args:
+        x: images [B, C, H, W].
+        w: filters [O, C, kh, kw].
+        b: biases [O].
+        padding: (vertical, horizontal).
+    """
     return _ConvPool.apply(x, w, b, padding)[0]

@@ -1,10 +1,11 @@
 # mypy: disable-error-code="import-not-found,import-untyped"
-"""From lanes of any strides to the Triton kernels and back, and the tiles into which the kernels cut their work.
+"""Launches the Triton kernels: brings tensors into their layout, and chooses the tiles into which they cut their work.
 
-The choices are the best of benchmarks/kernels.py on an H200.
+A kernel runs many *programs*; each computes one *tile* of the result. The tile sizes here were the fastest in
+benchmarks/kernels.py on an H200.
 
-The kernels are operators on dense channels-last images and filters. Bringing tensors into that form is left to plain
-operations around them, which a compiler fuses with the casts and the augmentation that stand there anyway.
+The kernels take dense channels-last images and filters. Plain torch operations around them bring tensors into that
+form, because torch.compile can fuse those with the casts and the augmentation next to them.
 """
 
 from __future__ import annotations
@@ -18,17 +19,23 @@ import triton
 from torch import Tensor
 from torch.library import custom_op
 
-from fedflat.engine.kernels.lanes import few_entries, filtered_sides
+from fedflat.engine.kernels.lanes import few_channels, filtered_sides
 from fedflat.engine.kernels.triton_kernels import add_parts_kernel, conv_kernel, spread_kernel, weight_grad_kernel
 
-PROGRAMS = 396  # of the weight gradient: three for each of 132 multiprocessors, which have room for them at once
-
-
-POOL_PROGRAMS = 264  # of that of pooled images: two
+PROGRAMS = 396  # of the weight gradient: three for each of 132 multiprocessors, which can run them at once
+POOL_PROGRAMS = 264  # of the weight gradient from pooled images: two for each multiprocessor
 
 
 class Tiles(NamedTuple):
-    """Pixels, outputs and filter entries of a tile; warps of a program; depth of its software pipeline."""
+    """The size of a tile, and the resources of the program that computes it.
+
+    Args:
+        pixels: output pixels.
+        outputs: output channels.
+        entries: filter entries (filter pixel and input channel).
+        warps: warps of the program.
+        stages: depth of its software pipeline.
+    """
 
     pixels: int
     outputs: int
@@ -38,123 +45,152 @@ class Tiles(NamedTuple):
 
 
 def power_of_two(n: int, least: int, most: int) -> int:
-    """The smallest power of two that is at least n, within [least, most], themselves powers of two."""
+    """Return the smallest power of two that is at least n, within [least, most], themselves powers of two."""
     return max(least, min(most, 1 << (n - 1).bit_length()))
 
 
 def aligned_channels(channels: int) -> int:
-    """Channels with those added that make loads wide, up to 16 bytes: 4 for coloured images, else a multiple of 8."""
+    """Round the number of channels up, so that loads are up to 16 bytes wide: to 4, or else to a multiple of 8."""
     return 4 if channels <= 4 else -(-channels // 8) * 8
 
 
 def conv_tiles(width: int, channels: int, outputs: int, wide: bool) -> Tiles:
-    """Tiles of conv and input_grad for filters of this width; `wide` is for 4-byte numbers."""
+    """Return the tiles of conv and input_grad.
+
+    Args:
+        width: the width of the filters.
+        channels: input channels, rounded up.
+        outputs: output channels.
+        wide: whether numbers have 4 bytes, not 2.
+    """
     columns, most = power_of_two(outputs, 16, 64), 32 if wide else 64
-    if few_entries(channels):
+    if few_channels(channels):
         return Tiles(128, columns, power_of_two(width * channels, 16, most), 4, 1)
     entries = most if channels % most == 0 else 32
     return Tiles(256, columns, entries, 8, 3) if columns <= 32 else Tiles(128, columns, entries, 4, 3)
 
 
 def weight_grad_tiles(size: int, outputs: int, wide: bool, pool: bool) -> Tiles:
-    """Tiles of weight_grad, where pixels are what is summed over."""
+    """Return the tiles of weight_grad, which sums over pixels.
+
+    Args:
+        size: the number of entries of a filter.
+        outputs: output channels.
+        wide: whether numbers have 4 bytes, not 2.
+        pool: whether the gradient is that of pooled images.
+    """
     pixels, columns = 32 if wide else 64, power_of_two(outputs, 16, 64)
     if pool:
         return Tiles(pixels // 2, columns, power_of_two(size, 16, 128), 8, 1)
-    entries = 64 if 6 * size < 5 * (-(-size // 128) * 128) else 128  # unless 128 leave more than a sixth unused
+    entries = 64 if 6 * size < 5 * (-(-size // 128) * 128) else 128  # 128, unless more than a sixth would be unused
     return Tiles(pixels, columns, power_of_two(size, 16, entries), 4, 3)
 
 
 def pixel_spans(pixels: int, programs: int, block: int, pool: bool) -> tuple[int, int]:
-    """How many spans of pixels, and blocks in each, fill a GPU with `programs` for each span."""
+    """Divide the pixels into spans, so that the programs of all spans together fill a GPU.
+
+    Args:
+        pixels: the number of pixels.
+        programs: the number of programs for each span.
+        block: the number of pixels that a program handles at once.
+        pool: whether the gradient is that of pooled images.
+
+    Returns the number of spans and the number of blocks in each.
+    """
     blocks, most = -(-pixels // block), POOL_PROGRAMS if pool else PROGRAMS
-    each = -(-blocks // max(1, min(blocks, most // programs)))
-    return -(-blocks // each), each
+    per_span = -(-blocks // max(1, min(blocks, most // programs)))
+    return -(-blocks // per_span), per_span
 
 
-def _precision(quick: str = "tf32") -> str:
-    """How float32 numbers are multiplied: exactly, or the quick way where the user told PyTorch so."""
-    return quick if torch.backends.cuda.matmul.allow_tf32 else "ieee"
+def _precision(fast: str = "tf32") -> str:
+    """Return how float32 numbers are multiplied: exactly, or the fast way if torch's allow_tf32 is set."""
+    return fast if torch.backends.cuda.matmul.allow_tf32 else "ieee"
 
 
 def _dense(t: Tensor, padding: Sequence[int] = (0, 0)) -> Tensor:
-    """Images or filters [L, N, C, H, W] -> [L, N, H, W, C'], dense within a lane, a view where it can be.
+    """Turn images or filters [L, N, C, H, W] into [L, N, H, W, C'], dense within a lane; a view if possible.
 
-    Zeros are added around them, and for the channels that make loads wide.
+    Zeros are added as padding, and as further channels for wide loads.
     """
-    t, more = t.permute(0, 1, 3, 4, 2), aligned_channels(t.shape[2]) - t.shape[2]
-    if more or any(padding):
-        t = F.pad(t, (0, more, padding[1], padding[1], padding[0], padding[0]))
+    t, added = t.permute(0, 1, 3, 4, 2), aligned_channels(t.shape[2]) - t.shape[2]
+    if added or any(padding):
+        t = F.pad(t, (0, added, padding[1], padding[1], padding[0], padding[0]))
     return t if t[0].is_contiguous() else t.contiguous()
 
 
-def _pairs(w: Tensor) -> Tensor:
-    """[L, O, C, kh, kw] -> [L, 2 O, C, kh, kw + 1]: filters for a pixel and for its neighbour to the right."""
+def _filter_pairs(w: Tensor) -> Tensor:
+    """Turn filters [L, O, C, kh, kw] into pairs [L, 2 O, C, kh, kw + 1], for a pixel and its right neighbour."""
     return torch.cat([F.pad(w, (0, 1)), F.pad(w, (1, 0))], 1)
 
 
-def _tiles(w: Tensor) -> Tiles:
-    """Those of conv for these filters."""
+def _tiles_for(w: Tensor) -> Tiles:
+    """Return the tiles of conv for these filters."""
     return conv_tiles(w.shape[4], aligned_channels(w.shape[2]), w.shape[1], w.element_size() == 4)
 
 
 def launch_conv(x: Tensor, w: Tensor, b: Tensor | None, padding: Sequence[int], tiles: Tiles | None = None) -> Tensor:
-    """y[l] = conv2d(x[l], w[l], b[l]), channels-last."""
-    tiles, size = tiles or _tiles(w), filtered_sides(x.shape[3:], w.shape[3:], padding)
-    images, offset = _placed(x, padding, tiles)
+    """Compute `lane_conv` (stride 1, no groups), channels-last. `tiles` replaces the built-in choice."""
+    tiles, size = tiles or _tiles_for(w), filtered_sides(x.shape[3:], w.shape[3:], padding)
+    images, offset = _image_and_offset(x, padding, tiles)
     return _convolve(images, _dense(w).contiguous(), b, size, offset, tiles).permute(0, 1, 4, 2, 3)
 
 
 def launch_conv_pool(
     x: Tensor, w: Tensor, b: Tensor | None, padding: Sequence[int], tiles: Tiles | None = None
 ) -> tuple[Tensor, Tensor]:
-    """relu(max_pool2d(conv2d(x[l], w[l], b[l]), 2)) and the corners it came from, channels-last."""
-    tiles, size = tiles or _tiles(w), [n // 2 for n in filtered_sides(x.shape[3:], w.shape[3:], padding)]
-    images, offset = _placed(x, padding, tiles)
-    filters = _dense(w if _by_taps(x, tiles) else _pairs(w)).contiguous()
+    """Compute `lane_conv_pool`, channels-last. `tiles` replaces the built-in choice."""
+    tiles, size = tiles or _tiles_for(w), [n // 2 for n in filtered_sides(x.shape[3:], w.shape[3:], padding)]
+    images, offset = _image_and_offset(x, padding, tiles)
+    filters = _dense(w if _blocks_in_pixels(x, tiles) else _filter_pairs(w)).contiguous()
     y, corner = _convolve_pool(images, filters, b, w.shape[1], size, offset, tiles)
     return y.permute(0, 1, 4, 2, 3), corner.permute(0, 1, 4, 2, 3)
 
 
-def _by_taps(x: Tensor, tiles: Tiles) -> bool:
-    """Whether a block of filter entries lies within one tap."""
+def _blocks_in_pixels(x: Tensor, tiles: Tiles) -> bool:
+    """Return whether each block of filter entries lies within one pixel of the filter."""
     return aligned_channels(x.shape[2]) % tiles.entries == 0
 
 
-def _placed(x: Tensor, padding: Sequence[int], tiles: Tiles) -> tuple[Tensor, list[int]]:
-    """Images and where the first filter begins in them: with their padding where a block is more than one tap."""
-    if _by_taps(x, tiles):
+def _image_and_offset(x: Tensor, padding: Sequence[int], tiles: Tiles) -> tuple[Tensor, list[int]]:
+    """Return the dense images and the position (row, column) of the first filter in them.
+
+    The images get their padding if a block of filter entries covers more than one pixel of the filter.
+    """
+    if _blocks_in_pixels(x, tiles):
         return _dense(x), [-p for p in padding]
     return _dense(x, padding), [0, 0]
 
 
 def launch_input_grad(g: Tensor, w: Tensor, padding: Sequence[int], tiles: Tiles | None = None) -> Tensor:
-    """The gradient with respect to x, channels-last: a convolution of g with the filters turned round."""
-    turned = w.flip(3, 4).transpose(1, 2)
-    return launch_conv(g, turned, None, [k - 1 - p for k, p in zip(w.shape[3:], padding, strict=True)], tiles)
+    """Compute `lane_input_grad`, channels-last: the convolution of g with the filters rotated by 180°."""
+    rotated = w.flip(3, 4).transpose(1, 2)
+    return launch_conv(g, rotated, None, [k - 1 - p for k, p in zip(w.shape[3:], padding, strict=True)], tiles)
 
 
 def launch_weight_grad(
     g: Tensor, x: Tensor, size: Sequence[int], padding: Sequence[int], tiles: Tiles | None = None
 ) -> Tensor:
-    """The gradient with respect to w, contiguous; images of few channels come with their padding: bounds are dear."""
-    images, padding = (_dense(x, padding), (0, 0)) if few_entries(x.shape[2]) else (_dense(x), padding)
+    """Compute `lane_weight_grad`, contiguous.
+
+    Images with few channels get their padding first, because checking bounds in the kernel is slower.
+    """
+    images, padding = (_dense(x, padding), (0, 0)) if few_channels(x.shape[2]) else (_dense(x), padding)
     return _weight_grad(_dense(g), None, images, g.shape[2], x.shape[2], [*size], [*padding], tiles)
 
 
 def launch_pool_weight_grad(
     g: Tensor, corner: Tensor, x: Tensor, size: Sequence[int], padding: Sequence[int], tiles: Tiles | None = None
 ) -> Tensor:
-    """The same where g is the gradient of the pooled images: that of both filters of a pair, added."""
+    """Compute `lane_pool_weight_grad`: the sum of the gradients of both filters of a pair."""
     images, (height, width) = _dense(x, padding), size
-    dense, spots = _dense(g).contiguous(), _dense(corner).contiguous()
-    pairs = _weight_grad(dense, spots, images, g.shape[2], x.shape[2], [height, width + 1], [0, 0], tiles)
+    dense_g, dense_corner = _dense(g).contiguous(), _dense(corner).contiguous()
+    pairs = _weight_grad(dense_g, dense_corner, images, g.shape[2], x.shape[2], [height, width + 1], [0, 0], tiles)
     left, right = pairs.chunk(2, 1)
     return (left[..., :-1] + right[..., 1:]).contiguous()
 
 
 def launch_spread(g: Tensor, corner: Tensor, size: Sequence[int]) -> Tensor:
-    """[B, C, h, w] -> [B, C, *size] channels-last: g at its corner of each 2x2 window, 0 elsewhere."""
+    """Compute `lane_spread`, channels-last."""
     dense = (t.permute(0, 2, 3, 1).contiguous() for t in (g, corner))
     return _spread(*dense, [*size]).permute(0, 3, 1, 2)
 
@@ -162,12 +198,12 @@ def launch_spread(g: Tensor, corner: Tensor, size: Sequence[int]) -> Tensor:
 def _launch_conv(
     x: Tensor, w: Tensor, b: Tensor | None, y: Tensor, corner: Tensor, offset: list[int], tiles: list[int]
 ) -> None:
-    """Fill y, and corner where it is another tensor."""
+    """Run conv_kernel into y; if `corner` is another tensor than y, pool and write the corners into it."""
     lanes, batch, height, width, channels = x.shape
     rows, columns, outputs = y.shape[2:]
     block, pool, pixels = Tiles(*tiles), corner is not y, batch * rows * columns
-    share = 1 if not pool else 4 if channels % block.entries == 0 else 2
-    grid = (triton.cdiv(pixels * share, block.pixels), triton.cdiv(outputs, block.outputs), lanes)
+    rows_per_pixel = 1 if not pool else 4 if channels % block.entries == 0 else 2
+    grid = (triton.cdiv(pixels * rows_per_pixel, block.pixels), triton.cdiv(outputs, block.outputs), lanes)
     bias = w if b is None else b if b.stride(1) == 1 else b.contiguous()
     shape = (height, width, channels, rows, columns, outputs, *w.shape[2:4], *offset, b is not None, pool, _precision())
     conv_kernel[grid](
@@ -196,7 +232,7 @@ def _convolve(x: Tensor, w: Tensor, b: Tensor | None, size: list[int], offset: l
 def _convolve_pool(
     x: Tensor, w: Tensor, b: Tensor | None, outputs: int, size: list[int], offset: list[int], tiles: list[int]
 ) -> tuple[Tensor, Tensor]:
-    """ReLU of the largest of each window of `_convolve`, and its corner; `size` is that after pooling."""
+    """Return ReLU of the largest pixel in each 2x2 window of `_convolve`, and its corner; `size` is after pooling."""
     y = x.new_empty(*x.shape[:2], *size, outputs)
     corner = torch.empty_like(y, dtype=torch.uint8)
     _launch_conv(x, w, b, y, corner, offset, tiles)
@@ -221,8 +257,8 @@ def _weight_grad(
 ) -> Tensor:
     """gw[l,o,c,u,v] = Σ g[l,s,i,j,o] x[l,s,i+u−p,j+v−q,c] for o < outputs and c < depth.
 
-    With corners those of pairs, first all left ones. Hopper multiplies transposed operands on its fast path only in 16
-    bits: three bf16 products replace a tf32 one.
+    With corners it returns the gradients of filter pairs, all left ones first. Hopper GPUs multiply transposed operands
+    fast only in 16 bits, so three bf16 products replace a tf32 product.
     """
     lanes, batch, height, width, channels = x.shape
     pixels, entries = batch * g.shape[2] * g.shape[3], size[0] * size[1] * channels
@@ -245,7 +281,7 @@ def _weight_grad(
 
 @custom_op("fedflat::tile_spread", mutates_args=(), schema="(Tensor g, Tensor corner, int[] size) -> Tensor")
 def _spread(g: Tensor, corner: Tensor, size: list[int]) -> Tensor:
-    """Every thread moves 8 neighbours."""
+    """Return g at its corner of each window [B, *size, C]; every thread moves 8 neighbouring numbers."""
     batch, rows, columns, channels = g.shape
     even = size == [2 * rows, 2 * columns]
     y = (g.new_empty if even else g.new_zeros)(batch, *size, channels)
@@ -256,8 +292,6 @@ def _spread(g: Tensor, corner: Tensor, size: list[int]) -> Tensor:
 
 
 _convolve.register_fake(lambda x, w, b, size, *_: x.new_empty(*x.shape[:2], *size, w.shape[1]))
-
-
 _spread.register_fake(lambda g, corner, size: g.new_empty(len(g), *size, g.shape[3]))
 
 

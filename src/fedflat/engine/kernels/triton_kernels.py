@@ -1,21 +1,24 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, disable-error-code="import-not-found,import-untyped"
-# mypy: allow-untyped-defs, allow-incomplete-defs, disable-error-code="import-not-found,import-untyped"
-"""Triton kernels of the convolution over lanes: implicit matrix products, never an unfolded image in memory.
+"""Triton kernels of the convolution over lanes, as matrix products whose unfolded images are never stored.
 
 Images are [L, B, H, W, C] in memory. With the output pixel m = (s, i, j) and the filter entry k = (u, v, c), c fastest,
+where (u, v) is the pixel of the filter (a *tap*) and c the input channel:
 
     A[l,m,k] = x[l, s, i+u−p, j+v−q, c] (0 outside the image)
     conv         y[l,m,o]  = b[l,o] + Σ_k A[l,m,k] w[l,o,k]
     weight_grad  gw[l,o,k] = Σ_m A[l,m,k] g[l,m,o]
 
-and input_grad is conv on g with the filters turned round and their in- and outputs exchanged. Where POOL, y is also
-pooled: of the four pixels of a 2x2 window only the largest value is kept, plus b, through ReLU, with its corner 0 … 3,
-in reading order; and g is that of the pooled image, which counts at that corner only. Images whose taps are no whole
-blocks are filtered there by PAIRS of filters, one column wider: one for the left pixels of the windows and one, shifted
-by a column, for the right ones, so that A is loaded once for both.
+input_grad is conv on g, with the filters rotated by 180° and their inputs and outputs exchanged.
 
-Sums are in float32 in a fixed order, without atomics: the weight gradient cuts m into spans whose sums a second kernel
-adds, so results repeat bit for bit.
+With POOL, y is also pooled: of the four pixels of each 2x2 window only the largest is kept, plus b and through ReLU,
+and its corner 0 … 3 in reading order is stored. The weight gradient then takes g of the pooled image, which acts at
+that corner only.
+
+With POOL and few channels (a tap is no whole number of blocks) the filters are PAIRS, one column wider: one filter for
+the left pixels of the windows and one, shifted by a column, for the right pixels. So A is loaded once for both.
+
+Sums are computed in float32 in a fixed order, without atomic operations: the weight gradient divides m into spans, and
+a second kernel adds their sums. Therefore results repeat bit for bit.
 """
 
 from __future__ import annotations
@@ -26,19 +29,20 @@ import triton.language as tl
 
 @triton.jit
 def _inside(i, j, HEIGHT: tl.constexpr, WIDTH: tl.constexpr):
+    """Whether pixel (i, j) lies inside the image."""
     return (i >= 0) & (i < HEIGHT) & (j >= 0) & (j < WIDTH)
 
 
 @triton.jit
 def _larger(a, i, b, j):
-    """The larger of two values and its corner: the first of equal ones; what is not a number is never hidden."""
+    """The larger of two values, and its corner; the first corner of equal values. NaN counts as the largest."""
     second = (a == a) & ((b > a) | (b != b) | ((b == a) & (j < i)))
     return tl.where(second, b, a), tl.where(second, j, i)
 
 
 @triton.jit
 def _largest(total, corner, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
-    """Of BLOCK_M pixels, in the order of `_spots`, the largest of each window and its corner."""
+    """The largest pixel of each window, and its corner; the BLOCK_M pixels are in the order of `_pixel_order`."""
     total = tl.reshape(total, (2, BLOCK_M // 32, 2, 8, BLOCK_N))
     corner = tl.reshape(corner, (2, BLOCK_M // 32, 2, 8, BLOCK_N))
     total, corner = tl.reduce((total, corner), 2, _larger)
@@ -48,7 +52,7 @@ def _largest(total, corner, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
 
 @triton.jit
 def _largest_of_pairs(total, corner, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
-    """The same where the left and the right pixels of windows are halves of the outputs."""
+    """The same for pairs, where the left and the right pixels of windows are halves of the outputs."""
     total = tl.reshape(total, (BLOCK_M // 16, 2, 8, 2, BLOCK_N))
     corner = tl.reshape(corner, (BLOCK_M // 16, 2, 8, 2, BLOCK_N))
     total, corner = tl.reduce((total, corner), 3, _larger)
@@ -57,10 +61,10 @@ def _largest_of_pairs(total, corner, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexp
 
 
 @triton.jit
-def _spots(BLOCK_M: tl.constexpr, PAIRS: tl.constexpr):
-    """Window and corner of the BLOCK_M pixels of a tile; of pairs the corner of the left one.
+def _pixel_order(BLOCK_M: tl.constexpr, PAIRS: tl.constexpr):
+    """Window and corner of each of the BLOCK_M pixels of a tile; for pairs the corner of the left pixel.
 
-    The pixels of a window are 8 and BLOCK_M / 2 apart: there one thread has all of them after a matrix product.
+    The pixels of a window are 8 and BLOCK_M / 2 apart, so that one thread has all of them after a matrix product.
     """
     r = tl.arange(0, BLOCK_M)
     if PAIRS:
@@ -96,10 +100,10 @@ def conv_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
-    """y of BLOCK_M pixels (before pooling) and BLOCK_N outputs of one lane; y has ROWS x COLUMNS pixels.
+    """Compute y for BLOCK_M pixels (before pooling) and BLOCK_N outputs of one lane; y has ROWS x COLUMNS pixels.
 
-    A block of filter entries lies within one tap where the channels allow that, else in one row of taps, whose entries
-    are neighbours in the image: there the image must come with its padding (TOP = LEFT = 0).
+    A block of filter entries lies within one tap if BLOCK_K divides the channels. Otherwise it lies in one row of taps,
+    whose entries are neighbours in the image; the image must then contain its padding (TOP = LEFT = 0).
     """
     TAPS: tl.constexpr = CHANNELS % BLOCK_K == 0
     WIDE: tl.constexpr = CHANNELS if TAPS else KW * CHANNELS  # entries of a tap, or of a row of taps
@@ -114,13 +118,13 @@ def conv_kernel(
     n = tl.arange(0, SIDES * BLOCK_N)
     o = tl.program_id(1) * BLOCK_N + n % BLOCK_N
     if POOL:
-        window, spot = _spots(BLOCK_M, PAIRS)
+        window, pixel_corner = _pixel_order(BLOCK_M, PAIRS)
         m = first + window
     else:
         m = first + tl.arange(0, BLOCK_M)
-        spot = tl.zeros((BLOCK_M,), dtype=tl.int32)
-    i = m // COLUMNS % ROWS * SCALE + spot // 2 + TOP
-    j = m % COLUMNS * SCALE + spot % 2 + LEFT
+        pixel_corner = tl.zeros((BLOCK_M,), dtype=tl.int32)
+    i = m // COLUMNS % ROWS * SCALE + pixel_corner // 2 + TOP
+    j = m % COLUMNS * SCALE + pixel_corner % 2 + LEFT
     pixel = (m // (ROWS * COLUMNS)).to(tl.int64) * (HEIGHT * WIDTH) + i * WIDTH + j
     image = x + lane * x_lane + pixel * CHANNELS
     filters = w + lane * (SIDES * OUTPUTS * SIZE) + (n // BLOCK_N * OUTPUTS + o) * SIZE
@@ -131,30 +135,30 @@ def conv_kernel(
         if TAPS:
             u = part // KW
             v = part % KW
-            here = (u * WIDTH + v) * CHANNELS + k
-            known = ((m < pixels) & _inside(i + u, j + v, HEIGHT, WIDTH))[:, None]
+            tap_offset = (u * WIDTH + v) * CHANNELS + k
+            valid = ((m < pixels) & _inside(i + u, j + v, HEIGHT, WIDTH))[:, None]
         else:
-            here = part * (WIDTH * CHANNELS) + k
-            known = (m < pixels)[:, None] & (k < WIDE)[None, :]
-        left = tl.load(image[:, None] + here[None, :], mask=known, other=0.0)
-        place = filters[None, :] + (part * WIDE + k)[:, None]
-        right = tl.load(place, mask=(o < OUTPUTS)[None, :] & (k < WIDE)[:, None], other=0.0)
+            tap_offset = part * (WIDTH * CHANNELS) + k
+            valid = (m < pixels)[:, None] & (k < WIDE)[None, :]
+        left = tl.load(image[:, None] + tap_offset[None, :], mask=valid, other=0.0)
+        offset = filters[None, :] + (part * WIDE + k)[:, None]
+        right = tl.load(offset, mask=(o < OUTPUTS)[None, :] & (k < WIDE)[:, None], other=0.0)
         total = tl.dot(left, right, total, input_precision=PRECISION)
-    corner = spot[:, None] + (n // BLOCK_N)[None, :]
+    corner = pixel_corner[:, None] + (n // BLOCK_N)[None, :]
     if PAIRS:
         total, corner = _largest_of_pairs(total, corner, BLOCK_M, BLOCK_N)
     elif POOL:
         total, corner = _largest(total, corner, BLOCK_M, BLOCK_N)
     m = first + tl.arange(0, STORED)
     o = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
-    place = (lane * pixels + m)[:, None] * OUTPUTS + o[None, :]
-    known = (m < pixels)[:, None] & (o < OUTPUTS)[None, :]
+    offset = (lane * pixels + m)[:, None] * OUTPUTS + o[None, :]
+    valid = (m < pixels)[:, None] & (o < OUTPUTS)[None, :]
     if BIAS:
         total += tl.load(b + lane * b_lane + o, mask=o < OUTPUTS, other=0.0).to(tl.float32)[None, :]
     if POOL:
         total = tl.where(total < 0, 0.0, total)
-        tl.store(corners + place, corner.to(tl.uint8), mask=known)
-    tl.store(y + place, total.to(y.dtype.element_ty), mask=known)
+        tl.store(corners + offset, corner.to(tl.uint8), mask=valid)
+    tl.store(y + offset, total.to(y.dtype.element_ty), mask=valid)
 
 
 @triton.jit
@@ -184,9 +188,9 @@ def weight_grad_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
-    """parts[lane, span, n, k]: the sum over one span of pixels of g for BLOCK_K filter entries and BLOCK_N outputs.
+    """Compute parts[lane, span, n, k]: the sum over one span of pixels, for BLOCK_K filter entries and BLOCK_N outputs.
 
-    g has ROWS x COLUMNS pixels (after pooling), of STRIDE channels in memory. Where POOL, the filters are pairs.
+    g has ROWS x COLUMNS pixels (after pooling), with STRIDE channels in memory. With POOL the filters are pairs.
     """
     SIZE: tl.constexpr = KH * KW * CHANNELS
     SCALE: tl.constexpr = 2 if POOL else 1
@@ -199,29 +203,29 @@ def weight_grad_kernel(
     v = k // CHANNELS % KW + LEFT
     image = x + lane * x_lane + (k % CHANNELS + (u * WIDTH + v) * CHANNELS)[None, :]
     grads = g + lane * g_lane
-    spots = corners + lane * g_lane
+    corner_grid = corners + lane * g_lane
     total = tl.zeros((BLOCK_K, SCALE * BLOCK_N), dtype=tl.float32)
     first = tl.program_id(1) * (STEPS * BLOCK_M)
     for step in range(STEPS):
         m = first + step * BLOCK_M + tl.arange(0, BLOCK_M)
-        place = (m.to(tl.int64) * STRIDE)[:, None] + o[None, :]
-        asked = (m < pixels)[:, None] & (o < OUTPUTS)[None, :]
-        whole = tl.load(grads + place, mask=asked, other=0.0)
+        offset = (m.to(tl.int64) * STRIDE)[:, None] + o[None, :]
+        valid_g = (m < pixels)[:, None] & (o < OUTPUTS)[None, :]
+        grad = tl.load(grads + offset, mask=valid_g, other=0.0)
         if POOL:
-            corner = tl.load(spots + place, mask=asked, other=0)
+            corner = tl.load(corner_grid + offset, mask=valid_g, other=0)
         for row in tl.static_range(SCALE):
             i = m // COLUMNS % ROWS * SCALE + row
             j = m % COLUMNS * SCALE
             pixel = (m // (ROWS * COLUMNS)).to(tl.int64) * (HEIGHT * WIDTH) + i * WIDTH + j
-            known = (m < pixels)[:, None] & (k < SIZE)[None, :]
+            valid = (m < pixels)[:, None] & (k < SIZE)[None, :]
             if TOP != 0 or LEFT != 0:
-                known = known & _inside(i[:, None] + u[None, :], j[:, None] + v[None, :], HEIGHT, WIDTH)
-            left = tl.load(image + (pixel * CHANNELS)[:, None], mask=known, other=0.0)
-            right = tl.where(corner == 2 * row + (n // BLOCK_N)[None, :], whole, 0.0) if POOL else whole
+                valid = valid & _inside(i[:, None] + u[None, :], j[:, None] + v[None, :], HEIGHT, WIDTH)
+            left = tl.load(image + (pixel * CHANNELS)[:, None], mask=valid, other=0.0)
+            right = tl.where(corner == 2 * row + (n // BLOCK_N)[None, :], grad, 0.0) if POOL else grad
             total = tl.dot(tl.trans(left), right, total, input_precision=PRECISION)
     part = parts + (lane * tl.num_programs(1) + tl.program_id(1)) * (SCALE * OUTPUTS * SIZE)
-    place = (n // BLOCK_N * OUTPUTS + o)[None, :] * SIZE + k[:, None]
-    tl.store(part + place, total, mask=(k < SIZE)[:, None] & (o < OUTPUTS)[None, :])
+    offset = (n // BLOCK_N * OUTPUTS + o)[None, :] * SIZE + k[:, None]
+    tl.store(part + offset, total, mask=(k < SIZE)[:, None] & (o < OUTPUTS)[None, :])
 
 
 @triton.jit
@@ -235,7 +239,7 @@ def add_parts_kernel(
     TAPS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """gw[lane, o, c, tap] = Σ_span parts[lane, span, o, tap, c], without the channels c ≥ DEPTH added for alignment."""
+    """Compute gw[lane, o, c, tap] = Σ_span parts[lane, span, o, tap, c] for c < DEPTH; the others are for alignment."""
     SIZE: tl.constexpr = OUTPUTS * TAPS * CHANNELS
     lane = tl.program_id(1).to(tl.int64)
     e = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -261,16 +265,19 @@ def spread_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """y [·, HEIGHT, WIDTH, CHANNELS] with g [·, ROWS, COLUMNS, CHANNELS] at the corners and 0 elsewhere in a window."""
+    """Write g [·, ROWS, COLUMNS, CHANNELS] to its corner of each window of y [·, HEIGHT, WIDTH, CHANNELS], else 0.
+
+    A program handles BLOCK_M windows and BLOCK_N channels.
+    """
     m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
-    known = (m < windows)[:, None] & (n < CHANNELS)[None, :]
+    valid = (m < windows)[:, None] & (n < CHANNELS)[None, :]
     m = m.to(tl.int64)
-    place = (m * CHANNELS)[:, None] + n[None, :]
-    value = tl.load(g + place, mask=known, other=0.0)
-    corner = tl.load(corners + place, mask=known, other=0)
+    offset = (m * CHANNELS)[:, None] + n[None, :]
+    value = tl.load(g + offset, mask=valid, other=0.0)
+    corner = tl.load(corners + offset, mask=valid, other=0)
     row = m // (ROWS * COLUMNS) * HEIGHT + m // COLUMNS % ROWS * 2
-    for spot in tl.static_range(4):
-        pixel = (row + spot // 2) * WIDTH + m % COLUMNS * 2 + spot % 2
+    for pixel_corner in tl.static_range(4):
+        pixel = (row + pixel_corner // 2) * WIDTH + m % COLUMNS * 2 + pixel_corner % 2
         there = y + (pixel * CHANNELS)[:, None] + n[None, :]
-        tl.store(there, tl.where(corner == spot, value, 0.0), mask=known)
+        tl.store(there, tl.where(corner == pixel_corner, value, 0.0), mask=valid)

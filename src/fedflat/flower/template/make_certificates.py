@@ -1,14 +1,15 @@
-"""Keys for a federation: python make_certificates.py --host HOST [HOST ...] --nodes N writes keys/.
+"""Make the keys of a federation: python make_certificates.py --host HOST [HOST ...] --nodes N writes keys/.
 
-keys/ca.crt          everyone: proves that the server is the server
-keys/server.crt,key  the server: its certificate for the given hosts, and for 127.0.0.1 and localhost
-keys/node-K          node K alone: its private key
-keys/node-K.pub      whoever runs the server: registered there, lets node K in
+file                 who needs it and what for
+keys/ca.crt          everyone, to check that the server is the right one
+keys/server.crt,key  the server: its certificate for the given hosts, 127.0.0.1 and localhost
+keys/node-K          only node K: its private key
+keys/node-K.pub      the server, where it is registered to let node K connect
 .flwr/config.toml    whoever runs flwr: the connection "fedflat" to the server
 
-Nothing that exists is overwritten, so run it again with more nodes to add some. The key of the certificate authority
-is forgotten; to make certificates anew, for other hosts or before they end after 365 days, delete keys/ca.crt,
-keys/server.crt and keys/server.key, run it again and give every node the new keys/ca.crt. Nodes' own keys do not end.
+Existing files are not overwritten, so run it again with more nodes to add some. The key of the certificate authority is
+not stored. Certificates are valid for 365 days. To renew them, or for other hosts, delete keys/ca.crt, keys/server.crt
+and keys/server.key, run it again and copy the new keys/ca.crt to every node. Keys of nodes do not expire.
 """
 
 import argparse
@@ -23,7 +24,9 @@ from cryptography.hazmat.primitives import serialization as form
 from cryptography.hazmat.primitives.asymmetric import ec
 
 KEYS = Path("keys")
-KEPT = "keys/ca.crt exists, so --host is ignored; to make it anew delete keys/ca.crt, keys/server.crt, keys/server.key"
+HOST_IGNORED = (
+    "keys/ca.crt exists, so --host is ignored; to renew it delete keys/ca.crt, keys/server.crt, keys/server.key"
+)
 DAYS = 365
 PORT = 8000
 CONNECTION = """[superlink]
@@ -36,14 +39,14 @@ root-certificates = "{root}"
 
 
 def write(name: str, content: bytes, mode: int = 0o644) -> None:
-    """A new file that from the start only those may read who should."""
+    """Write a new file in keys/ that has its access rights from the start."""
     with os.fdopen(os.open(KEYS / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
         file.write(content)
     print(KEYS / name)
 
 
-def alternative(host: str) -> x509.GeneralName:
-    """A host as certificates name it."""
+def subject_name(host: str) -> x509.GeneralName:
+    """Return a host as certificates write it: an address or a name."""
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
@@ -51,7 +54,7 @@ def alternative(host: str) -> x509.GeneralName:
 
 
 def certificate(name: str, key: ec.EllipticCurvePrivateKey, issuer: x509.Name) -> x509.CertificateBuilder:
-    """A certificate that still has to be signed."""
+    """Return a certificate that still has to be signed."""
     now = datetime.datetime.now(datetime.UTC)
     return (
         x509.CertificateBuilder()
@@ -64,14 +67,14 @@ def certificate(name: str, key: ec.EllipticCurvePrivateKey, issuer: x509.Name) -
     )
 
 
-def server(hosts: list[str]) -> None:
-    """A certificate authority for this federation alone, and the server's certificate."""
+def write_server_keys(hosts: list[str]) -> None:
+    """Make a certificate authority for this federation, and write the server's certificate and key."""
     authority, key = ec.generate_private_key(ec.SECP384R1()), ec.generate_private_key(ec.SECP384R1())
     issuer = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "fedflat federation")])
     root = certificate("fedflat federation", authority, issuer)
     root = root.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
     names = x509.SubjectAlternativeName(
-        [alternative(host) for host in dict.fromkeys([*hosts, "127.0.0.1", "localhost"])]
+        [subject_name(host) for host in dict.fromkeys([*hosts, "127.0.0.1", "localhost"])]
     )
     own = certificate(hosts[0], key, issuer).add_extension(names, critical=False)
     write("ca.crt", root.sign(authority, hashes.SHA384()).public_bytes(form.Encoding.PEM))
@@ -80,16 +83,16 @@ def server(hosts: list[str]) -> None:
     write("server.key", private, 0o600)
 
 
-def connection(host: str) -> None:
-    """What flwr needs to know of the server; Flower wants an absolute path."""
+def write_connection(host: str) -> None:
+    """Write how flwr connects to the server; Flower needs the absolute path of the certificate."""
     path = Path(".flwr") / "config.toml"
     path.parent.mkdir(exist_ok=True)
     path.write_text(CONNECTION.format(host=host, port=PORT, root=(KEYS / "ca.crt").resolve().as_posix()))
     print(path)
 
 
-def node(number: int) -> None:
-    """A node's key pair, as ssh-keygen would write it."""
+def write_node_keys(number: int) -> None:
+    """Write a node's key pair in the format of ssh-keygen."""
     key = ec.generate_private_key(ec.SECP384R1())
     private = key.private_bytes(form.Encoding.PEM, form.PrivateFormat.OpenSSH, form.NoEncryption())
     write(f"node-{number}", private, 0o600)
@@ -98,16 +101,16 @@ def node(number: int) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--host", nargs="+", help="names and addresses by which nodes reach it")
-    parser.add_argument("--nodes", type=int, default=0, help="how many nodes need keys")
+    parser.add_argument("--host", nargs="+", help="names and addresses under which nodes reach the server")
+    parser.add_argument("--nodes", type=int, default=0, help="number of nodes that need keys")
     options = parser.parse_args()
     KEYS.mkdir(mode=0o700, exist_ok=True)
     if not (KEYS / "ca.crt").exists():
         hosts = options.host or ["127.0.0.1"]
-        server(hosts)
-        connection(hosts[0])
+        write_server_keys(hosts)
+        write_connection(hosts[0])
     elif options.host:
-        print(KEPT)
+        print(HOST_IGNORED)
     for number in range(options.nodes):
         if not (KEYS / f"node-{number}").exists():
-            node(number)
+            write_node_keys(number)

@@ -1,4 +1,4 @@
-"""What the server runs. For a model of your own: app = server_app(model=build), here and in client_app.py."""
+"""The app that runs on the server. For your own model: app = server_app(model=build), also in client_app.py."""
 
 from fedflat.flower.app import server_app
 

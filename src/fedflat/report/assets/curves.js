@@ -1,4 +1,4 @@
-// Lines over a common axis (charts.Curves).
+// Charts of lines (Curves in charts.py). A line is a ChartLine; soft(values) smooths values or returns them as they are.
 
 /** Exponential moving average: s = β s + (1 - β) y, divided by 1 - βⁿ so that it starts at y. */
 function average(values, beta) {
@@ -12,16 +12,19 @@ function average(values, beta) {
 
 const silent = { hoverinfo: "skip", showlegend: false };
 
+/** The area between line.low and line.high. */
 function band(line, soft) {
   const x = [...line.x, ...[...line.x].reverse()], y = [...soft(line.high), ...[...soft(line.low)].reverse()];
   return { x, y, mode: "lines", line: { width: 0 }, fill: "toself", fillcolor: colour(line.colour) + "2b", ...silent };
 }
 
+/** The line before smoothing, drawn faintly. */
 function faint(line) {
   const thin = { color: colour(line.colour), width: 1 };
   return { x: line.x, y: line.y, mode: "lines", line: thin, opacity: .3, meta: "raw", ...silent };
 }
 
+/** The line itself, or its markers. */
 function stroke(line, soft) {
   return {
     x: line.x, y: soft(line.y), name: plain(line.name), meta: "line", mode: line.marks ? "markers" : "lines",
@@ -42,7 +45,7 @@ function curves(chart, state, theme) {
   let xs = shown.flatMap(line => line.x), ys = shown.flatMap(line => line.y);
   if (chart.diagonal) xs = ys = [...xs, ...ys];
   const data = [
-    ...shown.filter(line => line.low.length).map(line => band(line, soft)), // no line disappears behind a band
+    ...shown.filter(line => line.low.length).map(line => band(line, soft)), // first, so that bands do not cover lines
     ...(chart.diagonal ? [diagonal(xs, theme)] : []),
     ...(state.beta ? shown.map(faint) : []),
     ...shown.map(line => stroke(line, soft)),

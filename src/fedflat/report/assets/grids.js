@@ -1,4 +1,4 @@
-// Heat maps and landscapes (charts.Grids).
+// Heat maps and loss landscapes (Grids in charts.py).
 const VIRIDIS = ["#440154", "#3b528b", "#21918c", "#5ec962", "#fde725"];
 const LEVELS = 16;
 
@@ -18,7 +18,7 @@ function heat(chart, theme) {
   }));
 }
 
-/** Where a landscape is lowest: [x, y, loss]. */
+/** The lowest point of a landscape: [x, y, loss]. */
 function lowest(grid) {
   let best = [0, 0, Infinity];
   grid.z.forEach((row, i) => row.forEach((z, j) => {
@@ -27,11 +27,12 @@ function lowest(grid) {
   return best;
 }
 
-/** What both views of a landscape have: levels from the lowest to the highest loss of all panels. */
+/** Contour levels from the lower to the upper end of the scale, the same for contours and surfaces. */
 function levels(chart) {
   return { start: chart.low, end: chart.high, size: (chart.high - chart.low) / LEVELS };
 }
 
+/** A cross at the model and a circle at the lowest point. */
 function marks(grid) {
   const [x, y] = lowest(grid), line = { color: "#ffffff", width: 2 };
   const marker = { symbol: ["cross-thin", "circle"], size: [11, 6], color: "#ffffff", line };
@@ -52,7 +53,7 @@ function contours(chart, grid, theme) {
   return { data: [filled, marks(grid)], layout };
 }
 
-/** The same marks, raised a little so that the surface does not hide them. */
+/** The same marks in 3-D, raised by half a level so that the surface does not hide them. */
 function raised(chart, grid) {
   const [x, y, z] = lowest(grid), lift = levels(chart).size / 2;
   const middle = grid.z[grid.y.length >> 1][grid.x.length >> 1];

@@ -1,11 +1,14 @@
-// What one can do with the page: switch theme and view, smooth, hide lines, sort tables.
-const SURFACES = 8; // a browser keeps about this many WebGL pictures alive
+// Draws all charts and handles input: theme, view, smoothing, hiding lines, sorting tables.
+const SURFACES = 8; // a browser keeps about this many WebGL contexts; further landscapes are drawn as contours
 const CONFIG = { responsive: true, displayModeBar: false };
 const webgl = !!document.createElement("canvas").getContext("webgl");
 const states = new Map(CHARTS.map(chart => [chart, { beta: 0, view: webgl ? "3d" : "contours", hidden: new Set() }]));
+/** The <figure> of a chart. */
 const home = chart => document.getElementById(chart.key);
+/** The elements in which plotly draws the chart's panels. */
 const plots = chart => [...home(chart).querySelectorAll(".plot")];
 
+/** Plotly's data and layout of each panel. */
 function panels(chart) {
   const state = states.get(chart), theme = colours();
   if (chart.lines) return curves(chart, state, theme);
@@ -18,11 +21,11 @@ function draw(chart) {
   panels(chart).forEach(({ data, layout }, n) => {
     const box = boxes[n], fixed = { width: box.clientWidth, height: box.clientHeight };
     if (box.data && box.data[0].type !== data[0].type) Plotly.purge(box);
-    Plotly.react(box, data, { ...layout, ...(printing ? fixed : {}) }, CONFIG); // paper does not wait for a resize
+    Plotly.react(box, data, { ...layout, ...(printing ? fixed : {}) }, CONFIG); // printing does not wait for plotly's resize
   });
 }
 
-/** Surfaces turn together. */
+/** Turning one surface turns all others of the chart. */
 function link(chart) {
   const follow = (plot, { eye, up }) => plots(chart)
     .filter(other => other !== plot && other.layout.scene)
@@ -32,6 +35,7 @@ function link(chart) {
   }));
 }
 
+/** The line's colour and dashes, or its symbol, for the legend. */
 function sample(line) {
   const paint = colour(line.colour);
   const mark = line.marks ? `<text x="13" y="8" font-size="11" text-anchor="middle" fill="${paint}">${symbol(line)[2]}</text>`
@@ -39,7 +43,7 @@ function sample(line) {
   return `<svg aria-hidden="true" viewBox="0 0 26 8">${mark}</svg>`;
 }
 
-/** A button for each line, which hides it and brings it back. */
+/** Add a button for each line, which hides or shows it. */
 function legend(chart) {
   const box = home(chart).querySelector(".legend"), { hidden } = states.get(chart);
   chart.lines.forEach((line, n) => {
@@ -55,7 +59,7 @@ function legend(chart) {
   });
 }
 
-/** The shared scale of landscapes, and the switch between their views. */
+/** Add the colour scale of landscapes and the buttons that switch between surfaces and contours. */
 function views(chart) {
   const box = home(chart), buttons = [...box.querySelectorAll("[data-view]")];
   const [low, high] = [chart.low, chart.high].map(loss => loss.toPrecision(3));
@@ -70,19 +74,20 @@ function views(chart) {
   };
   buttons.forEach(button => button.addEventListener("click", () => show(button.dataset.view)));
   if (!webgl) {
-    const said = "This browser has no WebGL, which surfaces need: contours are shown.";
-    box.querySelector("figcaption").insertAdjacentHTML("beforeend", `<p class="warning">${said}</p>`);
+    const message = "This browser has no WebGL, which surfaces need: contours are shown.";
+    box.querySelector("figcaption").insertAdjacentHTML("beforeend", `<p class="warning">${message}</p>`);
     buttons[0].disabled = true;
   }
   show(states.get(chart).view);
 }
 
-/** "–" stands for what was never reached or measured: more than any number. */
+/** The number in a cell; "–" (never reached or not measured) sorts above all numbers. */
 function number(text) {
   const value = parseFloat(text.replace(/,/g, ""));
   return isNaN(value) ? Infinity : value;
 }
 
+/** Sort by a column on a click on its heading, in the other direction on the next click. */
 function sortable(table) {
   const heads = [...table.querySelectorAll("th")], body = table.tBodies[0];
   heads.forEach((head, column) => head.addEventListener("click", () => {
@@ -97,6 +102,7 @@ function sortable(table) {
   }));
 }
 
+/** The light or dark theme follows the system until the button is clicked; printing is always light. */
 function themes() {
   const root = document.documentElement, button = document.getElementById("theme");
   const system = matchMedia("(prefers-color-scheme: dark)");
@@ -111,7 +117,7 @@ function themes() {
   name();
   button.addEventListener("click", () => use(dark() ? "light" : "dark"));
   system.addEventListener("change", () => use(root.dataset.theme));
-  addEventListener("beforeprint", () => { // paper is white and narrow, whatever the screen is
+  addEventListener("beforeprint", () => { // print in light colours and at the width of a sheet of paper
     before = root.dataset.theme;
     document.querySelectorAll("details").forEach(details => { details.open = true; });
     root.classList.add("printing");
@@ -123,6 +129,7 @@ function themes() {
   });
 }
 
+/** Draw a chart and connect its controls. */
 function start(chart) {
   const box = home(chart), slider = box.querySelector("input");
   box.querySelector("[data-save=png]").addEventListener("click", () => savePicture(chart));

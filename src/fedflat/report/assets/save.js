@@ -1,5 +1,6 @@
-// Figures as PNG and their data as CSV, made in the page.
+// Save a chart as PNG and its numbers as CSV, without a server.
 
+/** Download what the address `href` holds as a file `name`. */
 function save(name, href) {
   const link = Object.assign(document.createElement("a"), { href, download: name });
   document.body.append(link);
@@ -7,7 +8,7 @@ function save(name, href) {
   link.remove();
 }
 
-/** All numbers of a chart as rows, the first of which names the columns. */
+/** All numbers of a chart as rows; the first row names the columns. */
 function rows(chart) {
   const blank = value => value ?? "";
   if (chart.lines) {
@@ -24,7 +25,7 @@ function saveData(chart) {
   save(`${chart.key}.csv`, URL.createObjectURL(new Blob([text], { type: "text/csv" })));
 }
 
-/** One panel as an image, seen as it is seen on the page. */
+/** One panel as an image, with the camera that the page shows; `named` adds a legend. */
 async function picture({ data, layout }, plot, size, named) {
   const seen = layout.scene && plot.layout.scene ? { scene: { ...layout.scene, camera: plot.layout.scene.camera } } : {};
   const legend = { showlegend: named, legend: { orientation: "h", y: 1.02, yanchor: "bottom" } };
@@ -34,7 +35,7 @@ async function picture({ data, layout }, plot, size, named) {
   return image;
 }
 
-/** All panels in one picture of twice the screen's resolution, with their names or a legend. */
+/** Save all panels as one picture at twice the screen's resolution, with their names or a legend. */
 async function savePicture(chart) {
   const drawn = panels(chart), title = chart.grids ? 26 : 0, columns = Math.min(drawn.length, 3);
   const size = drawn.length > 1 ? { width: 420, height: 360 } : { width: 760, height: 460 };

@@ -1,4 +1,4 @@
-"""In a real browser every run is told from the others, by its look and by its name."""
+"""In a real browser each run can be told from the others by its line style and its name."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_eight_runs_can_be_told_apart(
     assert main(["report", *map(str, runs), "--out", str(page)]) == 0
     visit(browser, page)
     for key, drawn in (("probe-norm-model", ".js-line"), ("hessian", ".js-line"), ("local", ".points path")):
-        one, other = (look(browser, f"#{key} .trace:nth-last-of-type({back}) {drawn}") for back in (8, 1))
+        one, other = (line_style(browser, f"#{key} .trace:nth-last-of-type({back}) {drawn}") for back in (8, 1))
         assert one[0] == other[0]
         assert one[1:] != other[1:]
         marks = [
@@ -32,15 +32,15 @@ def test_eight_runs_can_be_told_apart(
         assert len(marks) == len(set(marks)) == 8
 
 
-def look(page: webdriver.Chrome, selector: str) -> list[str]:
-    """Colour, dashes and shape of the first element there."""
+def line_style(page: webdriver.Chrome, selector: str) -> list[str]:
+    """Return colour, dashes and shape of the first element that the selector finds."""
     drawn = page.find_element(By.CSS_SELECTOR, selector)
     colour = "fill" if "points" in selector else "stroke"
     shape = (drawn.get_attribute("d") or "") if "points" in selector else ""
     return [drawn.value_of_css_property(colour), drawn.value_of_css_property("stroke-dasharray"), shape]
 
 
-def test_names_are_no_markup(browser: webdriver.Chrome, make_run: MakeRun, tmp_path: Path) -> None:
+def test_names_are_not_read_as_markup(browser: webdriver.Chrome, make_run: MakeRun, tmp_path: Path) -> None:
     name, page = "<b>x&lt;", tmp_path / "page.html"
     runs = [make_run(each, [0.5, 0.6], probes={f"mine.{name}": 1.0}) for each in (name, "other")]
     assert main(["report", *map(str, runs), "--out", str(page)]) == 0

@@ -1,4 +1,4 @@
-"""Stored results as they might have come out."""
+"""Invented results for tests, stored as training would store them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from fedflat.reproduce.table import TableCell
 from fedflat.runs.config import experiment_to_dict
 
 
-def find(name: str) -> TableCell:
-    """A cell by its full name."""
+def find_cell(name: str) -> TableCell:
+    """Return a cell by its full name."""
     table = find_table(name.split()[0])
     return next(cell for cell in (*table.cells, *table.variants) if cell.name == name)
 
@@ -25,12 +25,12 @@ def store(
     curve: list[list[float]] | None = None,
 ) -> None:
     """Store one value per seed, under the cell's own measure."""
-    cell = find(name)
-    trained = cell_experiment(cell)
+    cell = find_cell(name)
+    experiment = cell_experiment(cell)
     seeds = {
         str(seed): {"numbers": {cell.measure: value}, "diverged": diverged, "curve": curve or [], "run": 0}
         for seed, value in enumerate(values)
     }
     run = {"seeds": list(range(len(values))), "rounds": 100, "seconds": 50.0, "together": 1, "precision": "tf32"}
     run |= {"data": "CIFAR-10 (JPEG)", "versions": {"hardware": "h"}}
-    write_record(folder, StoredRecord(name, experiment_to_dict(trained), rounds or trained.rounds, seeds, [run]))
+    write_record(folder, StoredRecord(name, experiment_to_dict(experiment), rounds or experiment.rounds, seeds, [run]))

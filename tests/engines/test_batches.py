@@ -1,4 +1,4 @@
-"""Batches: every sample once an epoch, and a client's depend on nothing but its own words."""
+"""Batches: every sample once in an epoch; a client's batches depend only on its seed, round, number and exchange."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fedflat.data.batches import ClientBatches
 from fedflat.data.dataset import Dataset
 
 
-def feed(sizes, batch=4, epochs=2):
+def client_data(sizes, batch=4, epochs=2):
     n = sum(sizes)
     data = Dataset("rows", torch.arange(n)[:, None].float(), torch.zeros(n, dtype=torch.int64), torch.zeros(1, 1),
                    torch.zeros(1, dtype=torch.int64), 1)  # fmt: skip
@@ -21,7 +21,7 @@ def feed(sizes, batch=4, epochs=2):
 @settings(deadline=None)
 @given(st.lists(st.integers(1, 15), min_size=1, max_size=6), st.integers(1, 6), st.integers(1, 3))
 def test_every_sample_once_an_epoch(sizes, batch, epochs):
-    source = feed(sizes, batch, epochs)
+    source = client_data(sizes, batch, epochs)
     clients = list(range(len(sizes)))
     plan, lengths = source.plan([0] * len(sizes), 3, clients), source.lengths([0] * len(sizes), 3, clients)
     for client, size in enumerate(sizes):
@@ -33,7 +33,7 @@ def test_every_sample_once_an_epoch(sizes, batch, epochs):
 
 
 def test_a_clients_batches_do_not_depend_on_the_others():
-    source = feed([7, 12, 3])
+    source = client_data([7, 12, 3])
     together = source.plan([5, 5, 5], 2, [0, 1, 2])
     for client in range(3):
         alone = source.plan([5], 2, [client])
@@ -43,7 +43,7 @@ def test_a_clients_batches_do_not_depend_on_the_others():
 
 
 def test_seed_round_client_and_exchange_change_the_order():
-    source = feed([12, 12])
+    source = client_data([12, 12])
     base = source.plan([0], 0, [0], 0).rows
     others = [source.plan([1], 0, [0], 0), source.plan([0], 1, [0], 0), source.plan([0], 0, [0], 1)]
     assert all(not torch.equal(base, other.rows) for other in others)
@@ -53,7 +53,7 @@ def test_seed_round_client_and_exchange_change_the_order():
 
 def test_every_use_of_a_sample_has_a_random_key_of_its_own():
     """Over seeds, rounds, clients, exchanges, epochs and samples: no two augmentations alike."""
-    source = feed([12, 12], epochs=3)
+    source = client_data([12, 12], epochs=3)
     uses = [([0, 1, 0], 0, [0, 0, 1], 0), ([0], 1, [0], 0), ([0], 0, [0], 1)]
     plans = [source.plan(*use) for use in uses]
     keys = torch.cat([plan.key[plan.mask] for plan in plans])

@@ -1,4 +1,4 @@
-"""Loading by name, the list of what is there, memory, and the real CIFAR-10 where it is at hand."""
+"""Loading data sets by name, the list of data sets, memory use, and the real CIFAR-10 if its files are there."""
 
 import subprocess
 import sys
@@ -17,11 +17,11 @@ CIFAR = Path(__file__).parents[2].parent / "shared" / "data" / "cifar10"
 linux = pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="reads /proc")
 
 
-def small(root):
-    """A prepared pathmnist in the cache folder `root`."""
+def prepare_small(root):
+    """Prepare a pathmnist of six images in the cache folder `root`; return the prepared file."""
     x = np.arange(2 * 28 * 28 * 3, dtype=np.uint8).reshape(2, 28, 28, 3)
-    arrays = {f"{half}_images": x for half in ("train", "val", "test")}
-    labels = {f"{half}_labels": np.array([[3], [8]]) for half in ("train", "val", "test")}
+    arrays = {f"{split}_images": x for split in ("train", "val", "test")}
+    labels = {f"{split}_labels": np.array([[3], [8]]) for split in ("train", "val", "test")}
     np.savez(root / "pathmnist.npz", **arrays, **labels)
     return prepare_dataset("pathmnist", root, root, progress=False)
 
@@ -35,7 +35,7 @@ def test_digits_are_split_four_to_one_in_every_class():
     assert set(data.x.unique().tolist()) == {round(v * 255 / 16) for v in range(17)}
 
 
-def test_the_stated_moments_of_digits_are_those_of_its_training_pixels():
+def test_digits_mean_and_std_are_those_of_the_training_pixels():
     pixels = load_dataset("digits").x.double() / 255
     assert abs(pixels.mean() - DIGITS_MEAN) < 1e-5
     assert abs(pixels.std() - DIGITS_STD) < 1e-5
@@ -45,26 +45,26 @@ def test_digits_are_the_same_every_time():
     assert torch.equal(load_dataset("digits").x, load_dataset("digits").x)
 
 
-def test_a_set_that_is_not_prepared_names_the_command(tmp_path):
-    with pytest.raises(UserError, match=r"--dataset svhn: not prepared in .*; run: fedflat data prepare svhn$"):
+def test_the_error_for_an_unprepared_set_names_the_command(tmp_path):
+    with pytest.raises(UserError, match=r'dataset="svhn": not prepared in .*; run: fedflat data prepare svhn$'):
         load_dataset("svhn", tmp_path)
 
 
-def test_an_unknown_set_names_the_nearest(tmp_path):
+def test_the_error_for_an_unknown_set_names_the_nearest(tmp_path):
     with pytest.raises(
-        UserError, match=r"--dataset cifar-10: unknown data set \(did you mean cifar10\?\); allowed: digits, mnist"
+        UserError, match=r'dataset="cifar-10": unknown data set \(did you mean cifar10\?\); allowed: digits, mnist'
     ):
         load_dataset("cifar-10", tmp_path)
 
 
 def test_the_cache_may_come_from_the_environment(tmp_path, monkeypatch):
-    small(tmp_path)
+    prepare_small(tmp_path)
     monkeypatch.setenv("FEDFLAT_CACHE", str(tmp_path))
     assert load_dataset("pathmnist").y.tolist() == [3, 8, 3, 8]
 
 
-def test_a_file_that_is_no_prepared_set_is_named(tmp_path):
-    path = small(tmp_path)
+def test_the_error_for_a_damaged_prepared_file_names_it(tmp_path):
+    path = prepare_small(tmp_path)
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(UserError, match=r"pathmnist.safetensors: not a prepared data set .*delete it and prepare"):
         load_dataset("pathmnist", tmp_path)
@@ -72,7 +72,7 @@ def test_a_file_that_is_no_prepared_set_is_named(tmp_path):
 
 @linux
 def test_images_stay_on_disk_until_used(tmp_path):
-    path = small(tmp_path)
+    path = prepare_small(tmp_path)
     data = load_dataset("pathmnist", tmp_path)
     lines = [line for line in Path("/proc/self/maps").read_text().splitlines() if line.endswith(path.name)]
     spans = [[int(end, 16) for end in line.split()[0].split("-")] for line in lines]
@@ -80,13 +80,13 @@ def test_images_stay_on_disk_until_used(tmp_path):
 
 
 def test_writing_to_a_loaded_set_leaves_the_file_alone(tmp_path):
-    small(tmp_path)
+    prepare_small(tmp_path)
     load_dataset("pathmnist", tmp_path).x.zero_()
     assert load_dataset("pathmnist", tmp_path).x.any()
 
 
-def test_available_tells_what_is_prepared(tmp_path):
-    path = small(tmp_path)
+def test_list_datasets(tmp_path):
+    path = prepare_small(tmp_path)
     rows = {row.name: row for row in list_datasets(tmp_path)}
     assert rows["pathmnist"][1:6] == (True, 4, 2, (3, 28, 28), 9)
     assert rows["pathmnist"].bytes == path.stat().st_size
@@ -97,7 +97,7 @@ def test_available_tells_what_is_prepared(tmp_path):
     assert len(rows) == 10
 
 
-PEAK = """
+PREPARE_AND_PRINT_PEAK = """
 import sys
 from pathlib import Path
 from fedflat.data.prepare import prepare_dataset
@@ -106,8 +106,11 @@ print(next(line.split()[1] for line in open("/proc/self/status") if line.startsw
 """
 
 
-def peak(root, images):
-    """Peak resident bytes of a process that prepares so many photographs (getrusage would include its parent's)."""
+def peak_memory(root, images):
+    """Return the peak resident bytes of a process that prepares `images` photographs.
+
+    getrusage would include the memory of the parent process.
+    """
     (root / "images").mkdir(parents=True)
     Image.effect_noise((96, 64), 50).save(root / "photo.jpg")
     names = [f"{i:016x}" for i in range(images)]
@@ -116,15 +119,17 @@ def peak(root, images):
     rows = "".join(f"{i % 100},{name},{i % 2028}\n" for i, name in enumerate(names))
     (root / "federated_train.csv").write_text("user_id,image_id,class\n" + rows)
     (root / "test.csv").write_text(f"image_id,class\n{names[0]},0\n")
-    run = subprocess.run([sys.executable, "-c", PEAK, root], capture_output=True, text=True, check=True)
+    run = subprocess.run(
+        [sys.executable, "-c", PREPARE_AND_PRINT_PEAK, root], capture_output=True, text=True, check=True
+    )
     return 1024 * int(run.stdout)
 
 
 @linux
 def test_memory_for_200_000_images_stays_under_2_gb(tmp_path):
     few, many = 1000, 9000
-    base, peaked = peak(tmp_path / "few", few), peak(tmp_path / "many", many)
-    per_image = (peaked - base) / (many - few)  # the pixels alone are 12,288 bytes
+    base, grown = peak_memory(tmp_path / "few", few), peak_memory(tmp_path / "many", many)
+    per_image = (grown - base) / (many - few)  # the pixels alone are 12,288 bytes
     assert base + 200_000 * per_image < 2e9
 
 
@@ -138,10 +143,3 @@ def test_the_real_cifar10(tmp_path):
     means = [data.x[:, c].float().mean() / 255 for c in range(3)]
     assert torch.stack(means).sub(torch.tensor(data.mean)).abs().max() < 0.002
     assert next(row.source for row in list_datasets(tmp_path) if row.name == "cifar10") == "parquet, jpeg"
-
-
-def test_data_that_came_from_python_are_told_apart_from_a_wrong_name() -> None:
-    with pytest.raises(
-        UserError, match=r"--dataset own:mine-12ab34cd: was given in Python .* in Python: fedflat\.analyse\("
-    ):
-        load_dataset("own:mine-12ab34cd")

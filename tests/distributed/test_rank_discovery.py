@@ -1,4 +1,4 @@
-"""Who is who under torchrun and SLURM, what does not fit, and a process that fails where others do not."""
+"""Ranks under torchrun and SLURM, refused combinations, and a rank that fails or cannot meet the others."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 sys.path.append(str(Path(__file__).parent))
 
-from launch import launched
+from torchrun_processes import launched
 
 from fedflat.cli import main
 from fedflat.engine.processes import Rank, connect_watchdog, find_rank, first_slurm_host
@@ -55,35 +55,37 @@ def test_first_host(hosts: str, first: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "size", "said"),
+    ("words", "size", "message"),
     [
         ("run fedavg --engine batched", "2", "--engine batched: trains in one process, torchrun started 2"),
         ("compare fedavg fedsam", "2", "compare: trains in one process"),
         ("run fedavg --engine distributed", "", "--engine distributed: start it with torchrun"),
     ],
 )
-def test_what_does_not_fit(words: str, size: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys, tmp_path) -> None:
+def test_engines_that_do_not_suit_the_processes(
+    words: str, size: str, message: str, monkeypatch: pytest.MonkeyPatch, capsys, tmp_path
+) -> None:
     set_env(monkeypatch, **({"RANK": "0", "WORLD_SIZE": size} if size else {}))
     assert main([*words.split(), *SMALL, "--out", str(tmp_path / "run")]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
 
-def test_a_stranger_is_turned_away() -> None:
-    """Whoever connects to rank 0 without the token is not taken for a rank."""
+def test_connections_without_the_token_are_closed() -> None:
+    """A program that connects to rank 0 without the token does not count as a rank."""
     store = dist.HashStore()
-    leader = threading.Thread(target=lambda: connect_watchdog(Rank(0, 2), store, 60).part())
+    leader = threading.Thread(target=lambda: connect_watchdog(Rank(0, 2), store, 60).close())
     leader.start()
-    port = int(store.get("lifeline").decode().split()[0])
-    with socket.create_connection(("127.0.0.1", port)) as stranger:
-        stranger.sendall(b"0" * 32 + b"        1")
-        assert stranger.recv(1) == b""
-    connect_watchdog(Rank(1, 2), store, 60).part()
+    port = int(store.get("watchdog").decode().split()[0])
+    with socket.create_connection(("127.0.0.1", port)) as other:
+        other.sendall(b"0" * 32 + b"        1")
+        assert other.recv(1) == b""
+    connect_watchdog(Rank(1, 2), store, 60).close()
     leader.join()
 
 
-def test_a_rank_that_fails_takes_the_others_along(tmp_path: Path) -> None:
-    """Two tasks of a SLURM step, of which the second does not find its data."""
+def test_a_rank_that_fails_ends_the_others(tmp_path: Path) -> None:
+    """Of two tasks of a SLURM step the second does not find its data."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
     env = [slurm(rank, 2, SLURM_STEP_NUM_NODES="1", MASTER_PORT=port) for rank in range(2)]
@@ -92,15 +94,15 @@ def test_a_rank_that_fails_takes_the_others_along(tmp_path: Path) -> None:
         launched([*words, "--out", str(tmp_path / "run")], **env[0]) as first,
         launched([*words, "--dataset", "npz:/nowhere.npz"], **env[1]) as second,
     ):
-        said = [process.communicate(timeout=300)[1] for process in (first, second)]
+        messages = [process.communicate(timeout=300)[1] for process in (first, second)]
     assert (first.returncode, second.returncode) == (1, 2)
-    assert said[0].startswith("fedflat: rank 1 failed before the first round"), said[0]
-    assert said[0].count("\n") == said[1].count("\n") == 1, said
-    assert "/nowhere.npz" in said[1]
+    assert messages[0].startswith("fedflat: rank 1 failed before the first round"), messages[0]
+    assert messages[0].count("\n") == messages[1].count("\n") == 1, messages
+    assert "/nowhere.npz" in messages[1]
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
 
-IN_HASTE = """
+SHORT_TIMEOUT = """
 import datetime, sys
 from fedflat.cli import main
 from fedflat.engine import processes
@@ -109,15 +111,15 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-def test_a_port_that_is_taken() -> None:
-    """By a stranger, who lets both tasks of a SLURM step connect and says nothing."""
-    with socket.create_server(("127.0.0.1", 0)) as stranger:
-        port = stranger.getsockname()[1]
+def test_a_port_in_use() -> None:
+    """Another program accepts the connections of both tasks of a SLURM step and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
         env = [slurm(rank, 2, SLURM_STEP_NUM_NODES="1", MASTER_PORT=str(port)) for rank in range(2)]
-        words = [sys.executable, "-c", IN_HASTE, "run", "fedavg", *SMALL, "--engine", "distributed"]
+        words = [sys.executable, "-c", SHORT_TIMEOUT, "run", "fedavg", *SMALL, "--engine", "distributed"]
         with launched(words, **env[0]) as first, launched(words, **env[1]) as second:
-            said = [process.communicate(timeout=120)[1] for process in (first, second)]
-    assert (first.returncode, second.returncode) == (2, 2), said
-    assert f"port {port} is in use on {socket.gethostname()}; set MASTER_PORT to a free one" in said[0]
-    assert f"the processes did not meet at 127.0.0.1:{port} in 5 s" in said[1]
-    assert said[0].count("\n") == said[1].count("\n") == 1, said
+            messages = [process.communicate(timeout=120)[1] for process in (first, second)]
+    assert (first.returncode, second.returncode) == (2, 2), messages
+    assert f"port {port} is in use on {socket.gethostname()}; set MASTER_PORT to a free one" in messages[0]
+    assert f"the processes did not meet at 127.0.0.1:{port} in 5 s" in messages[1]
+    assert messages[0].count("\n") == messages[1].count("\n") == 1, messages

@@ -1,30 +1,30 @@
-"""Which stored results count: only those after all rounds, and only rivals that the paper tells apart."""
+"""Which stored results count: only those after all rounds, and only rivals that differ clearly in the paper."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from made_up import find, store
+from invented_results import find_cell, store
 
 from fedflat.reproduce.cells import find_table
-from fedflat.reproduce.claims import Claim
-from fedflat.reproduce.results import OUTSIDE, RANKING, StoredResults, verdict
+from fedflat.reproduce.claims import OUTSIDE, RANKING, Claim, verdict
+from fedflat.reproduce.results import StoredResults
 from fedflat.reproduce.train import ReproduceRequest, missing_seeds
 
 FEDAVG = "fedsol/table2 cifar10 lda-0.1 fedavg"  # 56.13 ± 0.78
 FEDSOL = "fedsol/table2 cifar10 lda-0.1 fedsol"  # 64.13 ± 0.46
 
 
-def judged(folder: Path, name: str) -> str:
-    return verdict(find_table(name.split()[0]), find(name), StoredResults(folder))
+def verdict_on(folder: Path, name: str) -> str:
+    return verdict(find_table(name.split()[0]), find_cell(name), StoredResults(folder))
 
 
 @pytest.mark.parametrize(("rounds", "expected"), [(100, OUTSIDE), (300, RANKING)])
 def test_rivals_count_after_all_rounds(tmp_path: Path, rounds: int, expected: str) -> None:
     store(tmp_path, FEDSOL, 70.0)
     store(tmp_path, FEDAVG, 60.0, rounds=rounds)
-    assert judged(tmp_path, FEDSOL) == expected
+    assert verdict_on(tmp_path, FEDSOL) == expected
 
 
 def test_the_larger_allowed_distance_decides_which_rivals_count(tmp_path: Path) -> None:
@@ -32,7 +32,7 @@ def test_the_larger_allowed_distance_decides_which_rivals_count(tmp_path: Path) 
     names = [f"fedsol/table2 cifar10 lda-0.5 {method}" for method in ("fedavg", "scaffold")]
     for name, value in zip(names, (85.0, 80.0), strict=True):
         store(tmp_path, name, value)
-    assert [judged(tmp_path, name) for name in names] == [OUTSIDE, OUTSIDE]
+    assert [verdict_on(tmp_path, name) for name in names] == [OUTSIDE, OUTSIDE]
 
 
 @pytest.mark.parametrize("short", [FEDAVG, FEDSOL])
@@ -41,7 +41,7 @@ def test_short_runs_say_nothing_about_claims(tmp_path: Path, short: str) -> None
     for name, value in ((FEDAVG, 56.0), (FEDSOL, 64.0)):
         store(tmp_path, name, value, rounds=100 if name == short else None)
     assert claim.check(StoredResults(tmp_path)) == "not run yet"
-    assert claim.figures(StoredResults(tmp_path)) == ""
+    assert claim.numbers_text(StoredResults(tmp_path)) == ""
     store(tmp_path, short, 60.0)
     assert claim.check(StoredResults(tmp_path)) == "holds"
 
@@ -50,7 +50,7 @@ def test_short_runs_say_nothing_about_claims(tmp_path: Path, short: str) -> None
     ("margin", "fedsol", "expected"),
     [(0.0, 64.0, "holds"), (4.0, 64.0, "undecided"), (8.0, 64.0, "does not hold here"), (-8.0, 56.0, "holds")],
 )
-def test_the_lead_is_held_against_the_margin(tmp_path: Path, margin: float, fedsol: float, expected: str) -> None:
+def test_the_lead_is_compared_with_the_margin(tmp_path: Path, margin: float, fedsol: float, expected: str) -> None:
     """Leads of 4 and −4 points; 2 √(0.78² + 0.46² + 0.5²) = 2.07 may be by chance."""
     store(tmp_path, FEDAVG, 60.0)
     store(tmp_path, FEDSOL, fedsol)
@@ -62,6 +62,6 @@ def test_a_shorter_stored_run_is_trained_again(tmp_path: Path) -> None:
     name = "fedsol/table2 mnist lda-0.1 fedavg"
     request = ReproduceRequest(results=tmp_path, seeds=(0, 1))
     store(tmp_path, name, 90.0, 91.0, rounds=100)
-    assert missing_seeds([find(name)], StoredResults(tmp_path), request) == (0, 1)
+    assert missing_seeds([find_cell(name)], StoredResults(tmp_path), request) == (0, 1)
     store(tmp_path, name, 90.0, 91.0)
-    assert missing_seeds([find(name)], StoredResults(tmp_path), request) == ()
+    assert missing_seeds([find_cell(name)], StoredResults(tmp_path), request) == ()

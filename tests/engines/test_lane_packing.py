@@ -1,4 +1,4 @@
-"""Packing clients into lanes: every step once, in order, and no lane idle for longer than it must be."""
+"""Packing clients into lanes: every step once and in order, with a makespan near the best."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ def test_makespan_is_near_the_best(lengths, lanes):
 
 @given(lengths, lanes)
 def test_schedule_has_every_step_once_and_in_order(lengths, lanes):
-    table = schedule_lanes(lengths, lanes)
+    schedule = schedule_lanes(lengths, lanes)
     for item, length in enumerate(lengths):
-        times, where = np.nonzero(table.item == item)
+        times, where = np.nonzero(schedule.item == item)
         assert len(set(where)) == 1
         assert times.tolist() == list(range(times[0], times[0] + length))
-        assert table.step[times, where].tolist() == list(range(length))
+        assert schedule.step[times, where].tolist() == list(range(length))
 
 
 @given(lengths, lanes)
-def test_starts_and_ends_frame_the_steps(lengths, lanes):
-    table = schedule_lanes(lengths, lanes)
-    starts = {item: (time, lane) for time, lane, item in table.starts.tolist()}
-    ends = {item: (time, lane) for time, lane, item in table.ends.tolist()}
-    assert list(table.starts[:, 0]) == sorted(table.starts[:, 0])
+def test_starts_and_ends_enclose_the_steps(lengths, lanes):
+    schedule = schedule_lanes(lengths, lanes)
+    starts = {item: (time, lane) for time, lane, item in schedule.starts.tolist()}
+    ends = {item: (time, lane) for time, lane, item in schedule.ends.tolist()}
+    assert list(schedule.starts[:, 0]) == sorted(schedule.starts[:, 0])
     for item, length in enumerate(lengths):
         assert ends[item] == (starts[item][0] + length, starts[item][1])
-        assert (table.item[starts[item][0] : ends[item][0], starts[item][1]] == item).all()
+        assert (schedule.item[starts[item][0] : ends[item][0], starts[item][1]] == item).all()
 
 
 def test_equal_clients_get_a_lane_each():

@@ -1,4 +1,4 @@
-"""fedflat compare, analyse and report on digits, and what a browser then shows."""
+"""fedflat compare, analyse and report on digits, and the page in a browser."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TYPES = "return [...document.querySelectorAll('#landscape .plot')].map(plot => p
 
 
 def test_from_compare_to_the_browser(tmp_path: Path) -> None:
-    """One test, so that the runs are trained and the browser is started once."""
+    """All checks are in one test, so that the runs are trained and the browser is started only once."""
     with chromium(*WEBGL) as browser:
         page = make_report(tmp_path)
         visit(browser, page)
@@ -41,7 +41,7 @@ def test_from_compare_to_the_browser(tmp_path: Path) -> None:
 
 
 def make_report(folder: Path) -> Path:
-    """The page about five methods; a damaged and a half-finished run are in the list as well."""
+    """Make a page about five methods, a damaged run and an unfinished run."""
     runs, page = folder / "runs", folder / "page.html"
     assert main(["compare", *METHODS, *SMALL.split(), "--out", str(runs)]) == 0
     measures = ["hessian", "landscape", "spectrum", "lpf", "local", "barrier"]
@@ -95,14 +95,14 @@ def tables_have_all_methods_and_sort(browser: webdriver.Chrome) -> None:
 
 
 def damaged_and_half_finished_runs_are_reported_and_skipped(browser: webdriver.Chrome, folder: Path) -> None:
-    said = [note.text for note in browser.find_elements(By.CSS_SELECTOR, "body > .warning")]
-    assert len(said) == 2
-    assert f"skipped: {folder / 'damaged'}" in said[0]
-    assert f"skipped in the results: {folder / 'half'}: unfinished (round 3 of 3)" in said[1]
+    warnings = [note.text for note in browser.find_elements(By.CSS_SELECTOR, "body > .warning")]
+    assert len(warnings) == 2
+    assert f"skipped: {folder / 'damaged'}" in warnings[0]
+    assert f"skipped in the results: {folder / 'half'}: unfinished (round 3 of 3)" in warnings[1]
 
 
 def downloaded(browser: webdriver.Chrome, folder: Path, key: str, kind: str) -> Path:
-    """Click a button and wait for the file."""
+    """Click a button and wait for the file it saves."""
     button, path = f"document.querySelector('#{key} [data-save={kind}]')", folder / f"{key}.{kind}"
     browser.execute_script(f"{button}.click()")
     for _ in range(300):

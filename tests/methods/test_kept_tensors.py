@@ -1,4 +1,4 @@
-"""Methods whose clients keep the very tensors they were given: lanes must not share them."""
+"""Methods whose client states are tensors of the message, the gradient or the model: clients must not share memory."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from fedflat.engine.batched import Lanes, trace_operations
 
 
 class Kept(NamedTuple):
-    """What a client keeps."""
+    """A client's state."""
 
     first: Tensor
     second: Tensor
 
 
 @dataclass(frozen=True)
-class Keeper(Method):
-    """A little of what is kept acts on every step."""
+class KeepingMethod(Method):
+    """A small multiple of the client's state is added to every step's gradient."""
 
     def init_client(self, params: Tensor) -> Kept:
         return Kept(torch.zeros_like(params), torch.ones_like(params))
@@ -39,44 +39,46 @@ class Keeper(Method):
         raise NotImplementedError
 
 
-class TheMessage(Keeper):
+class KeepsTheMessage(KeepingMethod):
     def kept(self, w: Tensor, gradient: Tensor, msg: Any, client: Kept) -> Kept:
         return Kept(msg.params, client.second)
 
 
-class TheGradientTwice(Keeper):
+class KeepsTheGradientTwice(KeepingMethod):
     def kept(self, w: Tensor, gradient: Tensor, msg: Any, client: Kept) -> Kept:
         return Kept(gradient, gradient)
 
 
-class ThePointBefore(Keeper):
+class KeepsTheLastModel(KeepingMethod):
     def kept(self, w: Tensor, gradient: Tensor, msg: Any, client: Kept) -> Kept:
         return Kept(w, client.second)
 
 
-class TheOtherWayRound(Keeper):
+class SwapsItsTensors(KeepingMethod):
     def kept(self, w: Tensor, gradient: Tensor, msg: Any, client: Kept) -> Kept:
         return Kept(client.second, client.first)
 
 
 @pytest.fixture(params=["new tensors", "in place"])
 def _step(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also the step of a GPU, which writes over its inputs, without its compiler."""
+    """Run the ordinary step, and the step used on GPUs, which overwrites its inputs, without its compiler."""
 
     def traced(self: Lanes, plan: BatchPlan) -> None:
-        self._step = trace_operations(self._in_place, self.carry, self.message, self.lr, plan)
-        self._reads = [True] * len(state_tensors(self.message))
+        self._traced_step = trace_operations(self._step_in_place, self.carry, self.message, self.lr, plan)
+        self._message_reads = [True] * len(state_tensors(self.message))
 
-    def tick(self: Lanes, time: int) -> None:
-        self._step(self.carry, self.message, self.lr, BatchPlan(*(t[time] for t in self._plan)))
+    def run_step(self: Lanes, time: int) -> None:
+        self._traced_step(self.carry, self.message, self.lr, BatchPlan(*(t[time] for t in self._plan_buffer)))
 
     if request.param == "in place":
-        monkeypatch.setattr(Lanes, "_trace", traced)
-        monkeypatch.setattr(Lanes, "_tick", tick)
+        monkeypatch.setattr(Lanes, "_trace_step", traced)
+        monkeypatch.setattr(Lanes, "_run_step", run_step)
 
 
 @pytest.mark.usefixtures("_step")
-@pytest.mark.parametrize("method", [TheMessage(), TheGradientTwice(), ThePointBefore(), TheOtherWayRound()], ids=repr)
+@pytest.mark.parametrize(
+    "method", [KeepsTheMessage(), KeepsTheGradientTwice(), KeepsTheLastModel(), SwapsItsTensors()], ids=repr
+)
 def test_engines_agree(method: Method) -> None:
     plain = tiny.train(method, "sequential", range(4))
     for trial, theirs in zip(tiny.train(method, "batched", range(4)), plain, strict=True):

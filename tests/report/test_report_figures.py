@@ -1,4 +1,4 @@
-"""Figures for papers and TensorBoard's event files."""
+"""Figures for papers and TensorBoard event files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PROBES = {"drift.global_local": 1.0, "classes.accuracy": [0.25, None], "norm.mod
 
 @pytest.fixture
 def words(make_run: MakeRun, analyse: Callable[..., None], tmp_path: Path) -> list[str]:
-    """The beginning of a command line for two runs, one of them probed and analysed."""
+    """The start of a report command about two runs; the first has probes and an analysis."""
     runs = [make_run("steady", [0.5, 0.9], probes=PROBES), make_run("quick", [0.6, 0.7])]
     analyse(runs[0])
     return ["report", *map(str, runs), "--out", str(tmp_path / "page.html")]
@@ -50,7 +50,7 @@ def test_figures_are_pdf_and_png_one_column_wide(words: list[str], tmp_path: Pat
 
 
 def coloured(path: Path) -> float:
-    """The share of a picture that is neither grey, black nor white."""
+    """Return the share of pixels that are neither grey, black nor white."""
     with Image.open(path) as image:
         saturation = image.convert("HSV").getchannel("S").histogram()
     return sum(saturation[50:]) / sum(saturation)
@@ -92,7 +92,7 @@ def test_a_landscape_without_any_slope_is_drawn(loss: float, make_run: MakeRun, 
     assert len([*(tmp_path / "figures").iterdir()]) == 4
 
 
-def test_names_are_no_formulas(make_run: MakeRun, tmp_path: Path) -> None:
+def test_names_are_not_read_as_formulas(make_run: MakeRun, tmp_path: Path) -> None:
     runs = [make_run(name, [0.5, 0.6]) for name in (r"$\nothing$", "$x$")]
     accuracy = page_contents([read_stored_run(run) for run in runs]).charts[0]
     draw_figures([accuracy], tmp_path / "figures")

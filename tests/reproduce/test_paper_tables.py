@@ -6,7 +6,7 @@ import math
 
 import pytest
 import yaml
-from made_up import find
+from invented_results import find_cell
 
 from fedflat import Experiment, FedAvg, FedGloSS, FedSOL, NaiveFedGloSS
 from fedflat.methods import METHODS
@@ -14,9 +14,9 @@ from fedflat.reproduce.cells import (
     TABLES,
     cell_experiment,
     cells_by_experiment,
+    cells_like,
     every_cell,
     experiment_key,
-    first_cell_like,
     printed_accuracy,
 )
 from fedflat.reproduce.table import MEASURES, TableCell, make_table, read_rows
@@ -92,19 +92,19 @@ def test_names_are_unique() -> None:
 
 def test_as_many_cells_as_the_papers_have() -> None:
     tables = {name: table.cells for name, table in TABLES.items() if "figure" not in name}
-    found = {name: len([c for c in cells if c.failed or c.printed is not None]) for name, cells in tables.items()}
-    assert found == {f"{paper}/{name}": n for paper, tables in COUNTS.items() for name, n in tables.items()}
+    counts = {name: len([c for c in cells if c.failed or c.printed is not None]) for name, cells in tables.items()}
+    assert counts == {f"{paper}/{name}": n for paper, tables in COUNTS.items() for name, n in tables.items()}
     figures = {f"{paper}/figure{n}" for paper, numbers in FIGURES.items() for n in numbers}
     assert {name for name in TABLES if "figure" in name} == figures
 
 
 @pytest.mark.parametrize(("name", "number", "spread"), NUMBERS)
 def test_printed_numbers(name: str, number: float, spread: float | None) -> None:
-    cell = find(name)
+    cell = find_cell(name)
     assert (cell.printed, cell.spread) == (number, spread)
 
 
-def test_failures_are_no_numbers() -> None:
+def test_failed_cells_have_no_number() -> None:
     failed = [c for c in TABLES["fedgloss/table3"].cells if c.failed]
     assert [c.name.split()[2:] for c in failed] == [
         ["cifar100", "alpha-0", "feddyn"],
@@ -118,47 +118,47 @@ def test_failures_are_no_numbers() -> None:
 
 
 def test_settings_of_the_main_cells() -> None:
-    fedsol = cell_experiment(find("fedsol/table2 cifar10 lda-0.05 fedsol"))
+    fedsol = cell_experiment(find_cell("fedsol/table2 cifar10 lda-0.05 fedsol"))
     assert fedsol.method == FedSOL(rho=2.0, lam="tensor", perturb="head")
     assert (fedsol.model, fedsol.rounds, fedsol.clients, fedsol.cohort) == ("fedavg-cnn", 300, 100, 10)
     assert (fedsol.partition, fedsol.alpha, fedsol.local_epochs, fedsol.batch_size) == ("lda", 0.05, 5, 50)
     assert (fedsol.lr, fedsol.lr_decay, fedsol.momentum, fedsol.weight_decay) == (0.01, 0.99, 0.9, 1e-5)
-    fedgloss = cell_experiment(find("fedgloss/table3 cnn cifar10 alpha-0 fedgloss"))
+    fedgloss = cell_experiment(find_cell("fedgloss/table3 cnn cifar10 alpha-0 fedgloss"))
     assert fedgloss.method == FedGloSS(rho=0.15, rho_local=0.15, beta=10, warmup=2000)
     assert (fedgloss.model, fedgloss.rounds, fedgloss.cohort) == ("lenet-cnn", 10_000, 5)
     assert (fedgloss.partition, fedgloss.alpha, fedgloss.augment) == ("dirichlet", 0.0, "crop-flip")
-    resnet = cell_experiment(find("fedgloss/table3 resnet18 cifar100 alpha-0.5 fedavg"))
+    resnet = cell_experiment(find_cell("fedgloss/table3 resnet18 cifar100 alpha-0.5 fedavg"))
     assert (resnet.model, resnet.rounds, resnet.cohort, resnet.momentum) == ("resnet18-gn", 10_000, 10, 0.7)
-    wide = cell_experiment(find("fedsol/table2 tissuemnist lda-0.1 fedavg"))
+    wide = cell_experiment(find_cell("fedsol/table2 tissuemnist lda-0.1 fedavg"))
     assert (wide.clients, wide.cohort, wide.rounds) == (200, 10, 200)
 
 
 def test_variants_follow_the_released_code() -> None:
-    released = find("fedsol/table2 cifar10 lda-0.1 fedsol released")
+    released = find_cell("fedsol/table2 cifar10 lda-0.1 fedsol released")
     assert cell_experiment(released).method == FedSOL(rho=2.0, lam="dim0", perturb="head")
     assert released.printed == 64.13
-    divided = find("fedgloss/table3 cnn cifar100 alpha-0 fedgloss released")
+    divided = find_cell("fedgloss/table3 cnn cifar100 alpha-0 fedgloss released")
     assert cell_experiment(divided).method == FedGloSS(
         rho=0.01, rho_local=0.2, beta=100, warmup=15_000, dual="released"
     )
-    assert cell_experiment(find("fedsol/table2 mnist lda-0.1 fedavg uniform")).weights == "uniform"
-    plain = cell_experiment(find("fedsol/table2 cifar10 lda-0.1 fedsol released-no-cutout"))
+    assert cell_experiment(find_cell("fedsol/table2 mnist lda-0.1 fedavg uniform")).weights == "uniform"
+    plain = cell_experiment(find_cell("fedsol/table2 cifar10 lda-0.1 fedsol released-no-cutout"))
     assert (plain.method, plain.augment) == (cell_experiment(released).method, "crop-flip")
-    assert cell_experiment(find("fedsol/table2 cifar10 lda-0.1 fedavg no-cutout")).augment == "crop-flip"
-    naive = cell_experiment(find("fedgloss/table6 cnn cifar10 alpha-0 half naivefedgloss released")).method
+    assert cell_experiment(find_cell("fedsol/table2 cifar10 lda-0.1 fedavg no-cutout")).augment == "crop-flip"
+    naive = cell_experiment(find_cell("fedgloss/table6 cnn cifar10 alpha-0 half naivefedgloss released")).method
     assert naive == NaiveFedGloSS(rho=0.15, rho_local=0.15, beta=10, warmup=2000, dual="released")
 
 
-def test_what_is_trained_alike_is_trained_once() -> None:
-    fedgf, fedgloss = find("fedgf/table1 cifar10 alpha-0 cohort-5 fedavg"), "fedgloss/table3 cnn cifar10 alpha-0 fedavg"
-    assert first_cell_like(fedgf).name == fedgloss
-    assert first_cell_like(find("fedsol/table12 cifar10 lda-0.1 A1")).name == "fedsol/table2 cifar10 lda-0.1 fedsol"
-    assert first_cell_like(find("fedsol/table1 cifar10 lda-0.1 none")).name == "fedsol/table2 cifar10 lda-0.1 fedavg"
+def test_cells_with_equal_settings_are_trained_once() -> None:
+    fedgf = find_cell("fedgf/table1 cifar10 alpha-0 cohort-5 fedavg")
+    assert cells_like(fedgf)[0].name == "fedgloss/table3 cnn cifar10 alpha-0 fedavg"
+    assert cells_like(find_cell("fedsol/table12 cifar10 lda-0.1 A1"))[0].name == "fedsol/table2 cifar10 lda-0.1 fedsol"
+    assert cells_like(find_cell("fedsol/table1 cifar10 lda-0.1 none"))[0].name == "fedsol/table2 cifar10 lda-0.1 fedavg"
     assert len(cells_by_experiment()) < len(every_cell())
 
 
 def test_printed_number_of_a_run() -> None:
-    trained = cell_experiment(find("fedsol/table2 cifar10 lda-0.3 fedntd"), seeds=(5,), device="cpu")
+    trained = cell_experiment(find_cell("fedsol/table2 cifar10 lda-0.3 fedntd"), seeds=(5,), device="cpu")
     config = yaml.safe_load(dump_experiment(trained))
     assert printed_accuracy(config) == ("FedSOL Table 2", 71.56)
     assert printed_accuracy({**config, "eval_every": 3, "engine": "sequential"}) == ("FedSOL Table 2", 71.56)
@@ -168,12 +168,14 @@ def test_printed_number_of_a_run() -> None:
     assert printed_accuracy(experiment_to_dict(Experiment())) is None
     assert printed_accuracy({**config, "method": {"name": "mine"}}) is None
     assert printed_accuracy({**config, "dataset": "own:mine-00000000"}) is None
-    beta = yaml.safe_load(dump_experiment(cell_experiment(find("fedgloss/table3 cnn cifar10 alpha-0.05 fedgloss"))))
+    beta = yaml.safe_load(
+        dump_experiment(cell_experiment(find_cell("fedgloss/table3 cnn cifar10 alpha-0.05 fedgloss")))
+    )
     beta["method"]["beta"] = float(beta["method"]["beta"])
     assert printed_accuracy(beta) == ("FedGloSS Table 3", 84.4)
 
 
-def test_key_ignores_how_and_minds_what() -> None:
+def test_key_ignores_seeds_and_rounds_but_not_settings() -> None:
     one = Experiment(method=FedAvg(), seeds=(1,))
     assert experiment_key(one) == experiment_key(Experiment(method=FedAvg(), seeds=(2, 3), precision="fp32", rounds=5))
     assert experiment_key(one) != experiment_key(Experiment(method=FedAvg(), alpha=0.2))
@@ -181,7 +183,7 @@ def test_key_ignores_how_and_minds_what() -> None:
 
 
 def test_patterns_match_words_in_order() -> None:
-    cell = find("fedsol/table2 cifar10 lda-0.1 fedavg")
+    cell = find_cell("fedsol/table2 cifar10 lda-0.1 fedavg")
     assert cell.matches([])
     assert cell.matches(["cifar10 lda-0.1 *"])
     assert cell.matches(["mnist", "cifar10 fed*"])
@@ -197,8 +199,8 @@ def test_rows_must_fill_the_columns() -> None:
 
 def test_text_becomes_cells() -> None:
     made = make_table("x/table1", "t", lambda words: {"words": words}, ["p lambda1", "q"], "m 1.5±0.2 .\nn X 3(1)")
-    found = {cell.name: (cell.measure, cell.printed, cell.spread, cell.failed) for cell in made.cells}
-    assert found == {
+    cells = {cell.name: (cell.measure, cell.printed, cell.spread, cell.failed) for cell in made.cells}
+    assert cells == {
         "x/table1 p lambda1 m": ("lambda1", 1.5, 0.2, False),
         "x/table1 p lambda1 n": ("lambda1", None, None, True),
         "x/table1 q n": ("final", 3.0, 1.0, False),

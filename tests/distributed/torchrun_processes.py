@@ -1,4 +1,4 @@
-"""Real processes for tests: torchrun on this machine, over loopback only. What a test starts it also stops."""
+"""Real processes for tests: torchrun on this machine, over loopback only. Every process is ended with its test."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ENV = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 @contextmanager
 def launched(words: Sequence[str], **env: str) -> Iterator[subprocess.Popen[str]]:
-    """A process and its children while a test looks at them."""
+    """Start a process and kill it with its children at the end of the block."""
     process = subprocess.Popen(
         words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**ENV, **env}, cwd="/"
     )
@@ -29,23 +29,25 @@ def launched(words: Sequence[str], **env: str) -> Iterator[subprocess.Popen[str]
 
 
 def torchrun(ranks: int, *words: str) -> list[str]:
+    """Return the command that starts `words` on so many ranks."""
     return [*TORCHRUN, "--nproc-per-node", str(ranks), *words]
 
 
 def finish(process: subprocess.Popen[str]) -> str:
-    """Wait for success; returns what was printed."""
+    """Wait until the process has succeeded; return what it printed."""
     out, err = process.communicate(timeout=300)
     assert process.returncode == 0, err
     return out
 
 
 def children(pid: int) -> list[int]:
+    """Return the process numbers of the children of a process."""
     path = Path(f"/proc/{pid}/task/{pid}/children")
     return [int(word) for word in path.read_text().split()] if path.exists() else []
 
 
 def rank_of(pid: int) -> int | None:
-    """The rank that torchrun gave a process."""
+    """Return the rank that torchrun gave a process."""
     try:
         words = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
     except OSError:
@@ -54,7 +56,7 @@ def rank_of(pid: int) -> int | None:
 
 
 def kill_rank(process: subprocess.Popen[str], rank: int) -> None:
-    """SIGKILL to one of torchrun's processes."""
+    """Send SIGKILL to one of torchrun's processes."""
     (pid,) = (pid for pid in children(process.pid) if rank_of(pid) == rank)
     os.kill(pid, signal.SIGKILL)
 

@@ -12,28 +12,28 @@ from torch import Tensor
 sys.path.append(str(Path(__file__).parent))
 
 import every_method as worker
-from launch import finish, launched, torchrun
+from torchrun_processes import finish, launched, torchrun
 
 from fedflat.methods import METHODS
 
 
 def test_every_method_equals_one_process(tmp_path: Path) -> None:
-    """In one test, since all launches are held against the same training with the sequential engine."""
+    """One test, because all launches are compared with the same training of the sequential engine."""
     trials = {name: worker.train(method, "sequential") for name, method in worker.DEFAULTS.items()}
-    theirs = by_client({key: t for name, two in trials.items() for key, t in worker.named(name, two).items()})
+    expected = by_client({key: t for name, two in trials.items() for key, t in worker.named(name, two).items()})
     for ranks in (1, 2, 3):
         out = tmp_path / f"{ranks}.safetensors"
         with launched(torchrun(ranks, worker.__file__, str(out))) as process:
             finish(process)
-        ours = by_client(load_file(out))
-        assert {name.partition("/")[0] for name in ours} == set(METHODS)
-        assert ours.keys() == theirs.keys()
-        for name, tensor in theirs.items():
-            torch.testing.assert_close(ours[name], tensor, rtol=0, atol=1e-10, msg=f"{ranks} ranks: {name}")
+        got = by_client(load_file(out))
+        assert {name.partition("/")[0] for name in got} == set(METHODS)
+        assert got.keys() == expected.keys()
+        for name, tensor in expected.items():
+            torch.testing.assert_close(got[name], tensor, rtol=0, atol=1e-10, msg=f"{ranks} ranks: {name}")
 
 
 def by_client(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The same with clients' rows in the order of their numbers; ranks store them in the order of theirs."""
+    """Return the tensors with clients in the order of their numbers; a checkpoint has them rank by rank."""
     ordered = dict(tensors)
     for name in (name for name in tensors if name.endswith(".clients.clients")):
         order = tensors[name].argsort()

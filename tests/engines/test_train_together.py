@@ -1,4 +1,4 @@
-"""Experiments trained side by side learn what each learns alone."""
+"""Experiments trained together give the results that each gives alone."""
 
 import dataclasses
 import json
@@ -27,7 +27,7 @@ def variants(method, **changes):
 
 @pytest.mark.parametrize("method", ["fedavg", "scaffold", "fedgloss", "naivefedgloss"])
 @pytest.mark.parametrize("engine", ["sequential", "batched"])
-def test_each_learns_what_it_learns_alone(method, engine, tmp_path):
+def test_results_equal_those_of_single_runs(method, engine, tmp_path):
     experiments = variants(method, engine=engine)
     folders = [tmp_path / str(n) for n in range(3)]
     together = run_together(experiments, folders)
@@ -59,40 +59,40 @@ def test_an_interruption_at_different_rounds_changes_nothing(tmp_path):
     assert json.loads((folders[2] / "result.json").read_text())["rounds"] == 3
 
 
-def test_more_than_the_partition_may_not_differ():
-    with pytest.raises(UserError, match="--lr: must be the same"):
+def test_other_settings_may_not_differ():
+    with pytest.raises(UserError, match="lr: must be the same"):
         run_together([BASE, dataclasses.replace(BASE, lr=0.5)])
 
 
-def test_equal_data_of_ones_own_are_the_same():
+def test_equal_datasets_given_in_python_count_as_the_same():
     data = Dataset("mine", torch.zeros(8, 1, 2, 2), torch.arange(8) % 2, torch.zeros(2, 1, 2, 2), torch.arange(2), 2)
     own = dataclasses.replace(BASE, clients=2, cohort=1, rounds=1, model="mlp")
     pair = [dataclasses.replace(own, dataset=dataclasses.replace(data, x=data.x.clone()), seeds=(n,)) for n in (0, 1)]
     assert [result.seeds for result in run_together(pair)] == [[0], [1]]
-    with pytest.raises(UserError, match="--dataset: must be the same"):
+    with pytest.raises(UserError, match="dataset: must be the same"):
         run_together([pair[0], dataclasses.replace(own, dataset=dataclasses.replace(data, x=data.x + 1))])
 
 
-def test_the_watcher_hears_of_rounds_in_which_the_first_waits(tmp_path):
+def test_watch_is_called_in_rounds_that_the_first_experiment_skips(tmp_path):
     experiments, folders = variants("fedavg", engine="sequential"), [tmp_path / str(n) for n in range(3)]
     with pytest.raises(KeyboardInterrupt):
         run_together(experiments[:1], folders[:1], watch=stop_in_round_2)
-    heard = []
-    run_together(experiments, folders, resume=True, watch=lambda round, rows: heard.append((round, rows[0]["round"])))
-    assert heard == [(1, 1), (2, 2), (3, 3)]
+    watched = []
+    run_together(experiments, folders, resume=True, watch=lambda round, rows: watched.append((round, rows[0]["round"])))
+    assert watched == [(1, 1), (2, 2), (3, 3)]
 
 
-def test_what_is_tested_on_is_there_once(monkeypatch):
-    made, test = [], ClientBatches.test
-    monkeypatch.setattr(ClientBatches, "test", lambda feed: made.append(feed) or test(feed))
+def test_test_samples_are_prepared_once(monkeypatch):
+    calls, test = [], ClientBatches.test
+    monkeypatch.setattr(ClientBatches, "test", lambda client_data: calls.append(client_data) or test(client_data))
     run_together(variants("fedavg", engine="sequential"))
-    assert len(made) == 1
+    assert len(calls) == 1
 
 
 def test_lanes_are_chosen_before_memory_is_estimated(monkeypatch):
-    seen = []
+    lanes = []
     monkeypatch.setattr(
-        "fedflat.runs.train_together.client_state_device", lambda parts, engine: seen.append(engine.lanes)
+        "fedflat.runs.train_together.client_state_device", lambda parts, engine: lanes.append(engine.lanes)
     )
     run_together(variants("fedavg", engine="batched"))
-    assert 1 <= seen[0] < 12  # 3 + 3 + 3 clients, the first twice
+    assert 1 <= lanes[0] < 12  # 3 + 3 + 3 clients, the first twice
