@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -35,6 +36,17 @@ def test_every_choice_is_equally_likely(n, k):
     counts = Counter(frozenset(choose_cohort(7, round, n, k)) for round in range(rounds))
     chi2 = sum((count - 200) ** 2 / 200 for count in counts.values()) + 200 * (sets - len(counts))
     assert abs(chi2 - (sets - 1)) < 4 * math.sqrt(2 * (sets - 1))
+
+
+def test_the_released_cohorts_are_numpys_and_alike_for_all_seeds():
+    """np.random.seed(round); np.random.choice(N, K, replace=False), as FedSOL's released code calls them."""
+    state = np.random.get_state()  # noqa: NPY002
+    for round in range(3):
+        np.random.seed(round)  # noqa: NPY002
+        drawn = np.random.choice(100, 10, replace=False).tolist()  # noqa: NPY002
+        assert choose_cohort(0, round, 100, 10, "released") == choose_cohort(7, round, 100, 10, "released") == drawn
+        assert choose_cohort(0, round, 100, 100, "released")[:10] == drawn, "a federation goes on in the same order"
+    np.random.set_state(state)  # noqa: NPY002
 
 
 def test_choose_covers_all_evenly():

@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -148,11 +149,18 @@ class Engine(Protocol):
         ...
 
 
-def choose_cohort(seed: int, round: int, clients: int, size: int) -> list[int]:
+def choose_cohort(seed: int, round: int, clients: int, size: int, sampling: str = "uniform") -> list[int]:
     """Draw the clients that take part in a round: `size` different numbers below `clients`.
 
-    The draw is a function of the seed and the round alone.
+    Args:
+        seed: the seed; "released" does not use it.
+        round: the round, counted from 0. The draw is a function of the arguments alone.
+        clients: the number of all clients.
+        size: clients per round.
+        sampling: "uniform", or "released": numpy's generator seeded with the round, as FedSOL's released code draws.
     """
+    if sampling == "released":
+        return np.random.RandomState(round).choice(clients, size, replace=False).tolist()
     return choose_without_replacement(int(hash_words(seed, purpose_key("cohort"), round)), clients, size)
 
 

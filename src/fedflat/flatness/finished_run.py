@@ -154,8 +154,9 @@ class FinishedRun:
         for client in self.settings.clients:
             if client >= population:
                 raise UserError("clients", client, f"run {self.path} has clients 0 to {population - 1}")
-        chosen = list(dict.fromkeys(self.settings.clients)) or default
-        return list(chosen or choose_cohort(trial.seed, experiment.rounds, population, experiment.cohort))
+        if chosen := list(dict.fromkeys(self.settings.clients)) or default:
+            return list(chosen)
+        return choose_cohort(trial.seed, experiment.rounds, population, experiment.cohort, experiment.sampling)
 
     def local_data(self, client: int) -> Objective:
         """Return the mean loss F_i over a client's training samples."""

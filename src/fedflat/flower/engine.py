@@ -139,7 +139,7 @@ class FlowerEngine:
         query = RecordDict({REQUEST_KEY: self._request(job, -1).record()})
         self.nodes.wait_for(self.federation.min_nodes, query)
         if job.exchange == 0:
-            permutation = choose_cohort(job.seed, job.round, job.population, job.population)
+            permutation = choose_cohort(job.seed, job.round, job.population, job.population, self.experiment.sampling)
             connected = [client for client in permutation if client in self.nodes.node_of]
             self.asked = connected[: self.experiment.cohort]
         return [client for client in self.asked if client in self.nodes.node_of]
@@ -206,7 +206,7 @@ class FlowerEngine:
 
     def _average(self, job: CohortJob, valid: dict[int, ValidReply]) -> TrainedCohort:
         """Return the means of the valid replies, summed in the order of a simulation, and store the clients' turns."""
-        permutation = choose_cohort(job.seed, job.round, job.population, job.population)
+        permutation = choose_cohort(job.seed, job.round, job.population, job.population, self.experiment.sampling)
         clients = [client for client in permutation if client in valid]
         examples = [valid[client].info.examples for client in clients]
         values = examples if self.experiment.weights == "examples" else [1] * len(clients)

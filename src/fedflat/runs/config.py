@@ -177,7 +177,8 @@ def experiment_to_dict(experiment: Experiment) -> dict[str, Any]:
 
     A data set or a model that is a Python object becomes own:NAME-CHECKSUM. Options of unused features are left out.
     """
-    used = {"probes": experiment.probes, "probe_every": experiment.probes, "validation": experiment.validation}
+    used: dict[str, Any] = {"probes": experiment.probes, "probe_every": experiment.probes}
+    used |= {"validation": experiment.validation, "sampling": experiment.sampling != "uniform"}
     names = [f.name for f in dataclasses.fields(Setting) if used.get(f.name, True)]
     values = {name: getattr(experiment, name) for name in names}
     lists = {name: list(v) for name, v in values.items() if isinstance(v, tuple)}

@@ -12,7 +12,7 @@ from torch import nn
 
 from fedflat.core.method import Method
 from fedflat.data.dataset import Dataset
-from fedflat.errors import NOT_SHOWN, UserError, near_miss
+from fedflat.errors import NOT_SHOWN, UserError, mention, near_miss
 from fedflat.methods import METHODS
 from fedflat.methods.fedavg import FedAvg
 from fedflat.options import Count, Index, NonNegative, Positive, Range, check, normalised_fields
@@ -33,6 +33,8 @@ class Setting:
     """Number of clients (a natural partition takes it from the data)."""
     cohort: Count = 5
     """Clients that take part in each round."""
+    sampling: Literal["uniform", "released"] = "uniform"
+    """How the cohort is drawn: uniformly by the seed, or as FedSOL's released code does, alike for all seeds."""
     alpha: NonNegative = 0.1
     """Concentration of dirichlet and lda partitions; smaller is more heterogeneous."""
     shards: Count = 2
@@ -60,20 +62,20 @@ class Setting:
     weights: Literal["examples", "uniform"] = "examples"
     """Weights of the clients' average: their number of samples, or equal."""
     seeds: tuple[Index, ...] = (0,)
-    """Random seeds; every seed trains a model of its own, side by side."""
+    """Random seeds; every seed trains its own model, all side by side."""
     eval_every: Count = 1
     """Rounds between evaluations on the test set."""
     probes: tuple[str, ...] = ()
-    """Measurements during training; none unless named. Free: drift, lambda, norm, fedgf, fedgloss and communication.
-    Passes over the test set: classes 1, forgetting 1 and one per client. Gradients: proximal a local step and one
-    per batch of one local epoch, cost 24 once, fedgloss-exact those of one more round. fedflat probes explains them."""
+    """Measurements during training; none unless named. fedflat probes explains them.
+    Free: drift, lambda, norm, fedgf, fedgloss and communication.
+    Passes over the test set: classes 1, forgetting 1 and one per client.
+    Gradients: proximal a local step and one per batch of a local epoch, cost 24 once, fedgloss-exact another round."""
     probe_every: Count = 1
-    """Rounds between measurements of the probes, of those rounds that are evaluated."""
+    """Probes measure in rounds that are evaluated and a multiple of this."""
     checkpoint_every: Count = 10
     """Rounds between checkpoints."""
     engine: Literal["auto", "sequential", "batched", "distributed"] = "auto"
-    """How clients train: one after another (sequential, the reference), many in one step (batched), or batched in many
-    processes (distributed); auto is batched, but sequential for a large model on a CPU."""
+    """How clients train: one by one (sequential), many in one step (batched) or so in many processes; auto chooses."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to train; auto is a GPU if there is one."""
     precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = "auto"
@@ -127,7 +129,7 @@ class Experiment(Setting):
             allowed = "a name, an nn.Module or a function without arguments that builds one"
             raise UserError("model", self.model, f"must be {allowed}")
         if not self.seeds:
-            raise UserError("seeds", NOT_SHOWN, "give at least one seed, for example 0")
+            raise UserError("seeds", NOT_SHOWN, f"give at least one seed, for example {mention('seeds', [0, 1, 2])}")
         if len(set(self.seeds)) < len(self.seeds):
             raise UserError("seeds", self.seeds, "every seed may appear once")
         check_probe_names(self.probes)

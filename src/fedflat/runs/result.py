@@ -173,7 +173,7 @@ def software_versions(processes: int = 1) -> dict[str, str]:
 
 
 def privacy_of_simulation(
-    method: Method, seeds: Sequence[int], rounds: int, population: int, size: int
+    method: Method, seeds: Sequence[int], rounds: int, population: int, size: int, sampling: str = "uniform"
 ) -> dict[str, Any] | None:
     """Return what differential privacy guarantees after a simulation, None if the method does not add it.
 
@@ -185,9 +185,10 @@ def privacy_of_simulation(
         rounds: rounds that were trained.
         population: the number of clients.
         size: clients per round.
+        sampling: how cohorts are drawn; "released" ones are public, so that the draw hides nobody.
     """
     if find_private(method) is None:
         return None
-    cohorts = [[choose_cohort(seed, r, population, size) for r in range(rounds)] for seed in seeds]
-    spent = [privacy_spent(method, each, population, sampled=True) for each in cohorts]
+    cohorts = [[choose_cohort(seed, r, population, size, sampling) for r in range(rounds)] for seed in seeds]
+    spent = [privacy_spent(method, each, population, sampled=sampling == "uniform") for each in cohorts]
     return max((each for each in spent if each), key=lambda each: each["epsilon"] or 0.0, default=None)

@@ -98,7 +98,8 @@ def expected_steps(experiment: Experiment, built: BuiltRun) -> list[list[int]]:
 
 def _cohorts(experiment: Experiment, built: BuiltRun, round: int) -> list[list[int]]:
     """The cohort of every seed in a round."""
-    return [choose_cohort(seed, round, len(built.client_rows), experiment.cohort) for seed in experiment.seeds]
+    clients, size, sampling = len(built.client_rows), experiment.cohort, experiment.sampling
+    return [choose_cohort(seed, round, clients, size, sampling) for seed in experiment.seeds]
 
 
 def _steps_in_round(experiment: Experiment, built: BuiltRun, round: int) -> list[int]:
@@ -288,7 +289,10 @@ class Training:
             parameters=self.built.task.size,
             versions=software_versions(self.processes.size),
             history=self.history,
-            privacy=privacy or privacy_of_simulation(experiment.method, seeds, self.round, clients, experiment.cohort),
+            privacy=privacy
+            or privacy_of_simulation(
+                experiment.method, seeds, self.round, clients, experiment.cohort, experiment.sampling
+            ),
             clients=clients,
             **summarise_history(self.history, seeds),
         )
