@@ -29,7 +29,7 @@ from rich.progress import (
 )
 
 SECONDS_BETWEEN_LINES = 30.0  # of a log, at least; also before its first line
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
 def _bar(*columns: ProgressColumn, shown: bool = True, transient: bool = False) -> Progress:
@@ -108,7 +108,7 @@ def counting_bar(label: str, total: int | None = None) -> Iterator[Callable[[], 
         yield lambda: progress.advance(task)
 
 
-def with_bar(items: Sequence[T], label: str) -> Iterator[T]:
+def with_bar(items: Sequence[_T], label: str) -> Iterator[_T]:
     """Yield the items, with a bar that counts those that are done."""
     with counting_bar(label, len(items)) as advance:
         for item in items:

@@ -47,6 +47,15 @@ def stop_in_round_2(round, rows):
         raise KeyboardInterrupt
 
 
+def test_the_round_in_which_the_watcher_stops_is_saved(tmp_path):
+    experiments = variants("fedavg", engine="sequential", checkpoint_every=100)
+    folders = [tmp_path / str(n) for n in range(3)]
+    with pytest.raises(KeyboardInterrupt):
+        run_together(experiments, folders, watch=stop_in_round_2)
+    reached = [load_tensors(folder / "checkpoint" / "state.safetensors")["counters"][0] for folder in folders]
+    assert reached == [2, 2, 2]
+
+
 def test_an_interruption_at_different_rounds_changes_nothing(tmp_path):
     experiments = variants("fedavg", engine="sequential")
     folders, whole = [tmp_path / str(n) for n in range(3)], run_together(experiments)

@@ -87,7 +87,7 @@ def test_mistakes_are_one_line(case, trained, monkeypatch, capsys):
 
 def test_clients_beyond_the_last_are_refused(runs):
     problem = f"run {runs[0]} has clients 0 to 5"
-    with pytest.raises(UserError, match=re.escape(f'nothing was measured; avg: local: clients="6": {problem}')):
+    with pytest.raises(UserError, match=re.escape(f"nothing was measured; avg: local: clients=6: {problem}")):
         analyse(runs[:1], quick("local", clients=(6,)))
     problems = analyse(runs[:1], quick("local", "lpf", clients=(6,))).problems
     assert [str(problem) for problem in problems] == [f"avg: local: clients=6: {problem}"]

@@ -159,7 +159,7 @@ def _with_probes(group: list[TrainingJob]) -> list[TrainingJob]:
 
 
 class BudgetSpent(Exception):
-    """The deadline has passed. The run folders hold the last checkpoints."""
+    """The deadline has passed. The run folders hold the rounds trained so far."""
 
 
 def train_group(group: Sequence[TrainingJob], request: ReproduceRequest, log: Callable[[str], None]) -> None:
@@ -190,7 +190,7 @@ def progress_watcher(label: str, rounds: int, deadline: float, log: Callable[[st
         if rows and round % max(1, rounds // 10) == 0:
             log(f"{label}: round {round} of {rounds}, accuracy {rows[0]['accuracy']:.1%}")
         if time.monotonic() >= deadline:
-            raise BudgetSpent(f"stopped after round {round}; the same command continues from the last checkpoint")
+            raise BudgetSpent(f"stopped after round {round}; the same command continues from there")
 
     return after_round
 

@@ -108,7 +108,10 @@ def _all_clients(built_runs: Sequence[BuiltRun]) -> BuiltRun:
 
 
 def _finish(trainings: Sequence[Training], engine: Engine, watch: Watcher) -> list[Result]:
-    """Train round by round to the results. A resumed experiment that is ahead of the others waits for them."""
+    """Train round by round to the results. A resumed experiment that is ahead of the others waits for them.
+
+    Where `watch` raises, as it does at a deadline, the round is saved first.
+    """
     began = time.perf_counter() - max(training.seconds for training in trainings)
     offsets = [0, *accumulate(len(training.built.client_rows) for training in trainings)]
     while unfinished := [n for n, training in enumerate(trainings) if not training.done]:
@@ -117,7 +120,13 @@ def _finish(trainings: Sequence[Training], engine: Engine, watch: Watcher) -> li
         _play_round([trainings[n] for n in current], [offsets[n] for n in current], engine)
         for n in current:
             trainings[n].after_round(time.perf_counter() - began)
-        watch(round + 1, trainings[current[0]].newest)
+        try:
+            watch(round + 1, trainings[current[0]].newest)
+        except BaseException:
+            for n in current:
+                if trainings[n].folder:
+                    trainings[n].save()
+            raise
     return [training.conclude() for training in trainings]
 
 
