@@ -17,7 +17,6 @@ from fedflat.data.dataset import Augment, Dataset, default_partition, hold_out
 from fedflat.data.load import load_dataset
 from fedflat.data.partition import partition_rows
 from fedflat.engine import ENGINES
-from fedflat.engine.distributed import Distributed
 from fedflat.engine.memory import choose_state_device, estimate_memory, free_gpu_memory, keep_freed_memory
 from fedflat.engine.processes import ProcessGroup
 from fedflat.engine.rounds import Engine, Trial
@@ -190,6 +189,8 @@ def choose_engine(experiment: Experiment, task: Task, device: torch.device) -> s
 def build_engine(experiment: Experiment, built: BuiltRun, processes: ProcessGroup) -> Engine:
     """Return the engine of one process or of many."""
     if processes.size > 1:
+        from fedflat.engine.distributed import Distributed
+
         return Distributed(experiment.method, built.task, built.client_data, processes)
     name = choose_engine(experiment, built.task, built.client_data.y.device)
     return ENGINES[name](experiment.method, built.task, built.client_data)
