@@ -78,7 +78,10 @@ def spelled_by(spell: Spelling) -> Iterator[None]:
 
 def shorten(value: Any) -> str:
     """A value as text of at most LONGEST characters."""
-    text = str(value)
+    try:
+        text = str(value)
+    except ValueError:  # Python refuses to write whole numbers of thousands of digits
+        text = "a number of too many digits"
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
 
 

@@ -57,13 +57,17 @@ def test_too_little_memory(error: Exception, monkeypatch: pytest.MonkeyPatch, ca
     assert capsys.readouterr().err.startswith("fedflat: not enough memory")
 
 
-def test_other_errors_are_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_errors_are_one_line_and_a_traceback_on_request(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     def fail(*_: object) -> None:
-        raise RuntimeError("a bug")
+        raise RuntimeError("a bug\nin two lines")
 
     monkeypatch.setattr("fedflat.cli.train.run", fail)
+    assert main(["run", "fedavg", "--out", "never"]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("fedflat: internal error (RuntimeError: a bug in two lines); ")
+    assert said.count("\n") == 1
     with pytest.raises(RuntimeError, match="a bug"):
-        main(["run", "fedavg", "--out", "never"])
+        main(["run", "fedavg", "--out", "never", "--debug"])
 
 
 def test_a_huge_batch_size_is_the_largest_client() -> None:

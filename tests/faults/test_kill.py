@@ -86,14 +86,15 @@ def test_killed_again_and_again(whole: Path, tmp_path: Path) -> None:
     assert_same(whole, out)
 
 
-def test_interrupted_from_the_keyboard(whole: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)])
+def test_interrupted_by_a_signal(whole: Path, tmp_path: Path, number: signal.Signals, code: int) -> None:
     """The last complete round is saved though no checkpoint was due, and the command that is printed continues."""
     out = tmp_path / "a run"
     process = start(out, "--checkpoint-every", "1000")
     wait_until_running(process, out, 4)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     printed, err = process.communicate()
-    assert process.returncode == 130, err
+    assert process.returncode == code, err
     assert not printed
     message, command = err.splitlines()[-1].split(": fedflat ")
     assert message == "fedflat: interrupted; continue with"

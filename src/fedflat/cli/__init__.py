@@ -54,15 +54,17 @@ INTERRUPTED = {  # what Ctrl-C prints after "interrupted"; run and compare print
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code.
 
-    A mistake of the user is one line on stderr and code 2, an error of the system code 1, Ctrl-C code 130.
+    A mistake of the user is one line on stderr and code 2, an error of the system code 1, Ctrl-C code 130,
+    SIGTERM and SIGHUP code 143.
 
     Args:
         argv: the words after fedflat; those of this process if None.
     """
-    words = list(sys.argv[1:] if argv is None else argv)
+    given = list(sys.argv[1:] if argv is None else argv)
+    words = [word for word in given if word != "--debug"]
     _replace_unknown_characters()
     with spelled_by(flag_spelling):
-        return _run(words)
+        return _run(words, debug=words != given)
 
 
 def flag(field: str) -> str:
@@ -76,11 +78,15 @@ def flag_spelling(option: str, value: Any) -> str:
         return flag(option)
     from fedflat.options import value_words
 
-    return shorten(" ".join([flag(option), *value_words(value)]))
+    try:
+        words = value_words(value)
+    except ValueError:  # a number that Python does not write
+        words = [shorten(value)]
+    return shorten(" ".join([flag(option), *words]))
 
 
-def _run(words: list[str]) -> int:
-    """Run one command; turn what it raises into a line on stderr and an exit code."""
+def _run(words: list[str], debug: bool) -> int:
+    """Run one command; turn what it raises into a line on stderr and an exit code, or a traceback if `debug`."""
     try:
         _dispatch("fedflat", COMMANDS, words)
         sys.stdout.flush()
@@ -88,15 +94,18 @@ def _run(words: list[str]) -> int:
         return _print_error(error, 2)
     except KeyboardInterrupt as stop:
         hints = stop.args or [INTERRUPTED[word] for word in words[:1] if word in INTERRUPTED]
-        return _print_error("; ".join(["interrupted", *hints]), 130)
+        return _print_error("; ".join(["interrupted", *hints]), getattr(stop, "exit_code", 130))
     except BrokenPipeError:  # the reader ended, as head does; without this, Python's flush at exit would fail again
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
         return _print_error(error, 1)
-    except (MemoryError, RuntimeError) as error:
-        if not _is_out_of_memory(error):
+    except Exception as error:
+        if _is_out_of_memory(error):
+            return _print_error("not enough memory; a smaller model, cohort or batch size needs less", 1)
+        if debug:
             raise
-        return _print_error("not enough memory; a smaller model, cohort or batch size needs less", 1)
+        problem = f"{type(error).__name__}: {shorten(error)}"
+        return _print_error(f"internal error ({problem}); the same command with --debug shows where", 1)
     return 0
 
 
@@ -145,7 +154,7 @@ def _usage(prog: str, commands: Mapping[str, tuple[str, str]]) -> str:
     rows = "\n".join(f"  {name:<12} {text}" for name, (_, text) in commands.items())
     return (
         f"usage: {prog} COMMAND ...\n\nFederated learning on heterogeneous data with methods that seek flat minima.\n\n"
-        f"{rows}\n\n{prog} COMMAND --help shows the options of a command."
+        f"{rows}\n\n{prog} COMMAND --help shows the options of a command, --debug the traceback of an error."
     )
 
 

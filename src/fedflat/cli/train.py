@@ -47,14 +47,15 @@ def tell_how_to_continue(
     except OtherRunError as error:
         again = _continue_command(command, error.value, out)
         raise UserError("out", error.value, f"{error.problem}, or continue that one: {again}") from None
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         begun = [folder for folder in folders if (folder / "config.yaml").exists()]
         if all((folder / "result.json").exists() for folder in folders):
             report = ["fedflat", "report", *map(str, folders), *report_flags]
             hint = f"training is complete; for the report: {shlex.join(report)}"
         else:
             hint = f"continue with: {_continue_command(command, begun[0], out)}" if begun else "nothing was written"
-        raise KeyboardInterrupt(hint) from None
+        stop.args = (hint,)
+        raise
 
 
 def _continue_command(command: list[str], folder: Path, out: Path) -> str:

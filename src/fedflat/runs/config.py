@@ -53,11 +53,14 @@ _Loader.add_implicit_resolver(
 
 
 def parse_yaml(text: str) -> Any:
-    """Return what a configuration file says; raise ValueError if it is not valid."""
+    """Return what a configuration file says; raise ValueError if it is not valid.
+
+    Values with a tag, such as `!!int ''` or `!!timestamp x`, make the parser raise nearly anything.
+    """
     try:
         return yaml.load(text, _Loader)
-    except (yaml.YAMLError, RecursionError) as error:
-        raise ValueError(str(error)) from None
+    except Exception as error:
+        raise ValueError(f"{error}" if isinstance(error, yaml.YAMLError) else f"a value cannot be read: {error}") from None
 
 
 def dump_yaml(values: Mapping[str, Any]) -> str:

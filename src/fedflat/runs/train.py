@@ -41,37 +41,51 @@ from fedflat.runs.shared_folder import SharedFolder, open_folder
 
 CHECKPOINT_SHARE = 20  # saving checkpoints may take about one part in this many of the time
 EXPECTED_ROUNDS = 50  # rounds for which an engine is told the clients' numbers of steps
-INTERRUPT_NOTICE = b"fedflat: interrupted; the round under way ends first and is saved (Ctrl-C again ends at once)\n"
+INTERRUPT_NOTICE = b"fedflat: interrupted; the round under way ends first and is saved (a second time ends at once)\n"
 Watcher = Callable[[int, list[dict[str, Any]]], None]  # called after each round with its number and the newest metrics
 
 
-class InterruptAfterRound:
-    """A context in which the first Ctrl-C only sets `pressed`. The second one interrupts as usual.
+class Interrupted(KeyboardInterrupt):
+    """A run was stopped by a signal after a round that is saved; `exit_code` is 130 for Ctrl-C, else 143 as of SIGTERM."""
 
-    It has no effect in threads other than the main one, and where Python's handler of Ctrl-C was replaced.
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.exit_code = 130 if number == signal.SIGINT else 143
+
+
+class InterruptAfterRound:
+    """A context in which the first Ctrl-C, SIGTERM or SIGHUP only sets `signal`. The second one ends as usual.
+
+    Schedulers such as Slurm send SIGTERM some time before they kill a job. Signals that somebody else handles are left
+    alone, and so are all in threads other than the main one.
     """
 
     def __init__(self) -> None:
-        self.pressed = False
+        self.signal = 0  # the signal's number, 0 if none has come
         main = threading.current_thread() is threading.main_thread()
-        self._active = main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        usual = {"SIGINT": signal.default_int_handler, "SIGTERM": signal.SIG_DFL, "SIGHUP": signal.SIG_DFL}
+        known = {getattr(signal, name): handler for name, handler in usual.items() if hasattr(signal, name)}
+        self._handlers = {n: handler for n, handler in known.items() if main and signal.getsignal(n) is handler}
 
     def __enter__(self) -> InterruptAfterRound:
-        if self._active:
-            signal.signal(signal.SIGINT, self._press)
+        for number in self._handlers:
+            signal.signal(number, self._receive)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._active:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-        if self.pressed and kind is None:
-            raise KeyboardInterrupt
+        self._restore()
+        if self.signal and kind is None:
+            raise Interrupted(self.signal)
 
-    def _press(self, number: int, frame: object) -> None:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        self.pressed = True
+    def _restore(self) -> None:
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+
+    def _receive(self, number: int, frame: object) -> None:
+        self._restore()
+        self.signal = number
         os.write(2, INTERRUPT_NOTICE)  # print is not safe in a signal handler
 
 
@@ -337,15 +351,15 @@ def run(
 
 
 def _train_to_end(training: Training, watch: Watcher) -> Result:
-    """Train the remaining rounds. In one process with a folder, Ctrl-C first saves the round under way."""
+    """Train the remaining rounds. In one process with a folder, Ctrl-C or SIGTERM first saves the round under way."""
     if training.folder is None or training.processes.size > 1:
         return training.finish(watch)
     with InterruptAfterRound() as interrupt:
 
         def watch_and_interrupt(round: int, rows: list[dict[str, Any]]) -> None:
             watch(round, rows)
-            if interrupt.pressed:
+            if interrupt.signal:
                 training.save()
-                raise KeyboardInterrupt
+                raise Interrupted(interrupt.signal)
 
         return training.finish(watch_and_interrupt)
