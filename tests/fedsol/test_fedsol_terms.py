@@ -8,6 +8,7 @@ from small_federation import SIZES, problem, some_batch, train
 
 from fedflat.core.local_training import count_traffic
 from fedflat.core.method import Local, Message
+from fedflat.core.state import pack_state
 from fedflat.core.task import Task
 from fedflat.core.vectors import norm, unit
 from fedflat.errors import UserError
@@ -19,6 +20,7 @@ from fedflat.methods.fedsol import FedSOL, perturbation_strength
 from fedflat.methods.fedsol_ablation import FedSOLAblation
 from fedflat.methods.moon import MOON
 from fedflat.methods.scaffold import SCAFFOLD
+from fedflat.runs.config import dump_yaml, method_from_dict, method_to_dict, same_run
 
 TERMS = ("kl", "l2", "fednova", "scaffold", "feddyn", "moon")
 SAME = {
@@ -139,3 +141,32 @@ def test_parts_that_cannot_be_perturbed_are_refused():
     headless = Task(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(5, 3).double()))
     with pytest.raises(UserError, match='perturb="body": the model has no parts'):
         FedSOL(perturb="body").step(headless, torch.zeros(headless.size), batch, Message(w), ())
+
+
+OLD = {"name": "fedsol", "rho": 2.0, "lam": "tensor", "perturb": "all", "proximal": "kl", "temperature": None}
+OLD |= {"strategy": "A1", "beta": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("changes", "method"),
+    [
+        ({}, FedSOL(perturb="all")),
+        ({"temperature": 2.0}, FedSOL(perturb="all", temperature=2.0)),
+        ({"proximal": "l2"}, FedSOLAblation(perturb="all", proximal="l2")),
+        ({"strategy": "A5", "beta": 0.5}, FedSOLAblation(perturb="all", strategy="A5", beta=0.5)),
+    ],
+)
+def test_configurations_of_earlier_versions_mean_the_same(changes, method):
+    """Ablations were options of fedsol; whole configurations of then compare equal to those of today."""
+    old = OLD | changes
+    assert method_from_dict(old) == method
+    assert method_from_dict({"name": "fedavgm", "inner": old}).inner == method
+    today = dump_yaml({"method": method_to_dict(method)})
+    assert same_run(dump_yaml({"method": old}), today)
+    assert not same_run(dump_yaml({"method": old | {"rho": 1.0}}), today)
+
+
+def test_states_are_stored_under_the_names_of_earlier_versions():
+    _, w, _ = problem()
+    names = {p: list(pack_state(FedSOLAblation(proximal=p).init_client(w))) for p in TERMS}
+    assert names == {"kl": [], "l2": [], "fednova": ["c"], "scaffold": ["c"], "feddyn": ["lam"], "moon": ["params"]}

@@ -31,6 +31,12 @@ from fedflat.options import NonNegative, Positive
 Gradient = Callable[[Tensor], Tensor]
 
 
+class PreviousModel(NamedTuple):
+    """MOON's client state under the name that checkpoints of these ablations have always had."""
+
+    params: Tensor
+
+
 class NormalisedReply(NamedTuple):
     delta: Tensor
     c: Tensor
@@ -64,7 +70,7 @@ class FedSOLAblation(Method):
 
     def init_client(self, params: Tensor) -> Any:
         """As the term's method."""
-        return self._base().init_client(params)
+        return self._kept(self._base().init_client(params))
 
     def broadcast(self, server: Any) -> Any:
         """As the term's method."""
@@ -89,7 +95,8 @@ class FedSOLAblation(Method):
     def reply(self, w: Tensor, msg: Any, client: Any, local: Local) -> tuple[Any, Any]:
         """As the term's method; a control variate is the client's mean local gradient, whatever the steps followed."""
         if self.proximal not in ("scaffold", "fednova"):
-            return self._base().reply(w, msg, client, local)
+            reply, kept = self._base().reply(w, msg, client, local)
+            return reply, self._kept(kept)
         added = self.beta if self.strategy in ("A2", "A3", "A4", "A5", "A6") else 0.0
         c = mean_direction(w - msg.params, local, "momentum") - added * (msg.c - client.c)
         if self.proximal == "scaffold":
@@ -110,7 +117,7 @@ class FedSOLAblation(Method):
             teacher = task.logits(msg.params, batch)
             return grad(lambda v: kl_loss(task, task.logits(v, batch), teacher, batch, self.temperature or 3.0))(w)
         if self.proximal == "moon":
-            towards, away = task.features(msg.params, batch), task.features(client.previous, batch)
+            towards, away = task.features(msg.params, batch), task.features(client.params, batch)
             return grad(lambda v: self._moon().contrast(task, task.features(v, batch), towards, away, batch))(w)
         if self.proximal in ("scaffold", "fednova"):
             return msg.c - client.c
@@ -121,6 +128,10 @@ class FedSOLAblation(Method):
         controlled, plain = SCAFFOLD(), Method()
         bases = {"scaffold": controlled, "fednova": controlled, "feddyn": FedDyn(dyn_alpha=1.0), "moon": self._moon()}
         return bases.get(self.proximal, plain)
+
+    def _kept(self, client: Any) -> Any:
+        """The term's client state, as it is stored."""
+        return PreviousModel(*client) if self.proximal == "moon" else client
 
     def _moon(self) -> MOON:
         return MOON(tau=self.temperature or 0.5)
