@@ -72,6 +72,18 @@ def test_a_sample_does_not_depend_on_its_batch(spec):
     assert torch.equal(lanes.flatten(0, 2), together)
 
 
+@pytest.mark.parametrize("spec", SPECS)
+def test_all_images_of_a_batch_change_alike(spec):
+    """The batch is the last axis of the keys; its first key decides, so padding at its end changes nothing."""
+    x, keys = _images(), _keys(12)
+    batches, keys_of_batches = x.view(3, 4, 3, 10, 9), keys.view(3, 4)
+    alike = augment_images(batches, keys_of_batches, spec._replace(per_batch=True), MEAN, STD)
+    first_keys = keys_of_batches[:, :1].expand(3, 4)
+    assert torch.equal(alike, augment_images(batches, first_keys, spec, MEAN, STD))
+    shorter = augment_images(batches[:, :2], keys_of_batches[:, :2], spec._replace(per_batch=True), MEAN, STD)
+    assert torch.equal(shorter, alike[:, :2])
+
+
 def test_another_key_gives_another_image():
     x = _images((1, 3, 10, 9)).expand(64, -1, -1, -1)
     spec = Augment(crop=4, flip=True, cutout=6)

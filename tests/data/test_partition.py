@@ -6,12 +6,14 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from fedflat.data import partition
+from fedflat.data.long_tail import long_tail_rows
 from fedflat.data.partition import (
     PARTITIONS,
     class_counts,
     dirichlet,
     iid,
     lda,
+    lda_equal,
     lda_released,
     matching_test_rows,
     natural,
@@ -107,6 +109,51 @@ def test_lda_as_released(case, alpha, minimum, seed):
 
 @quick
 @given(cases(), alphas, seeds)
+def test_lda_equal_uses_every_row_in_slices_of_equal_size(case, alpha, seed):
+    labels, clients = case
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(partition, "_MAX_SHARES", 2_000)
+        patch.setattr(partition, "_SHARES_AT_ONCE", 1_000)
+        parts = lda_equal(labels, clients, alpha, seed)
+        assert _equal(parts, lda_equal(labels, clients, alpha, seed))
+    _assert_valid(parts, labels, clients)
+    sizes = [len(part) for part in parts]
+    assert sum(sizes) == len(labels)
+    assert max(sizes) - min(sizes) <= 1
+
+
+def test_lda_equal_draws_for_ten_clients_at_a_time():
+    """A group of ten clients holds a random tenth of the data, so all classes are in every group, whatever α is."""
+    table = class_counts(CIFAR10, lda_equal(CIFAR10, 100, 0.01, 0), 10)
+    groups = table.reshape(10, 10, 10).sum(1)
+    assert (abs(groups - 500) < 110).all()  # five standard deviations
+    assert (table > 0).sum(1).mean() < 3.5
+    assert (class_counts(CIFAR10, lda_equal(CIFAR10, 100, 1e6, 0), 10) > 20).all()
+
+
+@quick
+@given(cases(), st.floats(1e-6, 1), st.integers(0, 2**32 - 1))
+def test_a_long_tail_keeps_a_falling_share_of_each_class(case, ratio, seed):
+    labels, _ = case
+    rows = long_tail_rows(labels, ratio, seed)
+    assert (np.diff(rows) > 0).all()
+    sizes, kept = np.unique(labels, return_counts=True)[1], np.unique(labels[rows], return_counts=True)[1]
+    assert len(sizes) == len(kept), "no class is lost"
+    share = ratio ** (np.arange(len(sizes)) / max(len(sizes) - 1, 1))
+    assert (kept == np.maximum(np.floor(sizes * share), 1)).all()
+    assert kept[0] == sizes[0]
+    assert np.array_equal(rows, long_tail_rows(labels, ratio, seed))
+
+
+def test_a_long_tail_of_cifar10():
+    rows = long_tail_rows(CIFAR10, 0.5, 0)
+    assert np.bincount(CIFAR10[rows]).tolist() == [5000, 4629, 4286, 3968, 3674, 3401, 3149, 2916, 2700, 2500]
+    assert not np.array_equal(rows, long_tail_rows(CIFAR10, 0.5, 1))
+    assert np.array_equal(long_tail_rows(CIFAR10, 1, 0), np.arange(50_000))
+
+
+@quick
+@given(cases(), alphas, seeds)
 def test_dirichlet_has_equal_sizes(case, alpha, seed):
     labels, clients = case
     parts = dirichlet(labels, clients, alpha, seed)
@@ -146,7 +193,7 @@ def test_natural(owner):
     assert sum(len(part) for part in parts) == (owner >= 0).sum()
 
 
-@pytest.mark.parametrize("name", ["iid", "shards", "lda", "lda-released", "dirichlet"])
+@pytest.mark.parametrize("name", ["iid", "shards", "lda", "lda-released", "lda-equal", "dirichlet"])
 def test_only_the_seed_changes_the_partition(name):
     np.random.seed(0)  # noqa: NPY002 - the global state must not matter
     first = partition_rows(name, CIFAR10, 20, 1, 0.5, 2)
@@ -249,6 +296,7 @@ DIGITS = np.arange(1437) % 10
         ({"alpha": float("nan")}, "alpha=nan: must be 0 or more"),
         ({"alpha": float("inf")}, "alpha=inf: must be 0 or more, and finite"),
         ({"name": "lda", "alpha": 0}, "alpha=0: must be more than 0"),
+        ({"name": "lda-equal", "alpha": 0}, "alpha=0: must be more than 0"),
         ({"name": "shards", "clients": 4}, "shards=2: 4 clients cannot cover 10 classes; use 3 or more"),
         (
             {"name": "shards", "clients": 1000},

@@ -8,7 +8,7 @@ import pytest
 import yaml
 from invented_results import find_cell
 
-from fedflat import Experiment, FedAvg, FedGloSS, FedSOL, NaiveFedGloSS
+from fedflat import Experiment, FedAvg, FedGloSS, FedSMOO, FedSOL, NaiveFedGloSS
 from fedflat.methods import METHODS
 from fedflat.reproduce.cells import (
     TABLES,
@@ -46,6 +46,7 @@ COUNTS = {
         "table8": 44,
         "table10": 77,
     },
+    "flsam": {"cifar10": 5 * 5},
 }
 FIGURES = {"fedsol": (2, 3, 4, 5, 6, 7), "fedgf": (4, 5, 7), "fedgloss": (4, 5, 6, 7, 8, 9, 18, 19)}
 NUMBERS = [
@@ -74,6 +75,8 @@ NUMBERS = [
     ("fedgloss/table8 cnn cifar10 alpha-0.05 scaffold", 180.51, 30.08),
     ("fedgloss/table10 cnn cifar100 alpha-0.5 rounds fedsmoo", 6500, None),
     ("fedgloss/table5 resnet18 cifar10 alpha-0.05 rounds feddyn", math.inf, None),
+    ("flsam/cifar10 dir-0.01 fedsmoo", 75.28, None),
+    ("flsam/cifar10 iid seconds fedspeed", 8.48, None),
 ]
 
 
@@ -129,6 +132,10 @@ def test_settings_of_the_main_cells() -> None:
     assert (fedgloss.partition, fedgloss.alpha, fedgloss.augment) == ("dirichlet", 0.0, "crop-flip")
     resnet = cell_experiment(find_cell("fedgloss/table3 resnet18 cifar100 alpha-0.5 fedavg"))
     assert (resnet.model, resnet.rounds, resnet.cohort, resnet.momentum) == ("resnet18-gn", 10_000, 10, 0.7)
+    flsam = cell_experiment(find_cell("flsam/cifar10 dir-0.1 fedsmoo"))
+    assert flsam.method == FedSMOO(rho=0.1, beta=10)
+    assert (flsam.partition, flsam.alpha, flsam.long_tail, flsam.augment) == ("lda-equal", 0.1, 0.5, "crop-flip-batch")
+    assert (flsam.rounds, flsam.lr_decay, flsam.momentum, flsam.weight_decay) == (500, 0.998, 0.9, 1e-5)
     wide = cell_experiment(find_cell("fedsol/table2 tissuemnist lda-0.1 fedavg"))
     assert (wide.clients, wide.cohort, wide.rounds) == (200, 10, 200)
 

@@ -17,11 +17,12 @@ from fedflat.cli.arguments import parse_options, split_positionals
 from fedflat.cli.outputs import check_picture
 from fedflat.data.dataset import default_partition
 from fedflat.data.load import CatalogueRow, list_datasets, load_dataset
+from fedflat.data.long_tail import long_tail_rows
 from fedflat.data.partition import class_counts, describe_partition, partition_rows
 from fedflat.data.prepare import prepare_dataset
 from fedflat.data.prepared import cache_folder
 from fedflat.errors import UserError
-from fedflat.options import Count, Index, NonNegative
+from fedflat.options import Count, Index, NonNegative, Range
 
 _BUBBLE_CLIENTS, _BUBBLE_CLASSES = 30, 20  # up to so many, each client and class gets a bubble; columns beyond
 _COLUMN_PIXELS = 600  # height of the picture of columns
@@ -162,6 +163,7 @@ def show_partition(
     seed: int,
     out: Path,
     cache: Path | None = None,
+    long_tail: float = 1.0,
 ) -> None:
     """Draw how a partition distributes the classes over the clients, and print each client's size and classes.
 
@@ -174,12 +176,13 @@ def show_partition(
         seed: seed of the partition.
         out: the PNG file to write.
         cache: folder of prepared sets; FEDFLAT_CACHE or ~/.cache/fedflat unless given.
+        long_tail: share of its training samples that the last class keeps.
     """
     check_picture(out)
     data = load_dataset(dataset, cache)
     partition = default_partition(data) if partition == "auto" else partition
-    owner = None if data.owner is None else data.owner.numpy()
-    labels = data.y.numpy()
+    kept = long_tail_rows(data.y.numpy(), long_tail, seed)
+    labels, owner = data.y.numpy()[kept], None if data.owner is None else data.owner.numpy()[kept]
     rows = partition_rows(partition, labels, clients, seed, alpha, shards, owner)
     counts = class_counts(labels, rows, data.classes)
     title = f"{data.name}, {describe_partition(partition, alpha, shards)}, {len(counts)} clients"
@@ -209,7 +212,7 @@ class PrepareOptions(ListOptions):
 class ShowOptions(ListOptions):
     """Draw and print how a partition distributes the classes over the clients."""
 
-    partition: Literal["auto", "iid", "shards", "lda", "lda-released", "dirichlet", "natural"] = "auto"
+    partition: Literal["auto", "iid", "shards", "lda", "lda-released", "lda-equal", "dirichlet", "natural"] = "auto"
     """How samples are split among clients; auto is natural if the data set names their clients, else dirichlet."""
     clients: Count = 20
     """Number of clients (a natural partition takes it from the data)."""
@@ -217,6 +220,8 @@ class ShowOptions(ListOptions):
     """Concentration of dirichlet and lda partitions; smaller is more heterogeneous."""
     shards: Count = 2
     """Shards per client in the shards partition."""
+    long_tail: Annotated[float, Range(0, 1, open=True)] = 1.0
+    """Share of its training samples that the last class keeps; classes before it keep more, the first all. 1: all."""
     partition_seed: Index = 0
     """Seed of the partition."""
     out: Path = Path("partition.png")
@@ -244,4 +249,4 @@ def show_data(words: list[str]) -> None:
     if len(names) > 1:
         raise UserError(None, " ".join(["data show", *names]), "name one data set")
     name = names[0] if names else "digits"
-    show_partition(name, o.partition, o.clients, o.alpha, o.shards, o.partition_seed, o.out, o.cache)
+    show_partition(name, o.partition, o.clients, o.alpha, o.shards, o.partition_seed, o.out, o.cache, o.long_tail)

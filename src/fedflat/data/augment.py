@@ -1,7 +1,8 @@
 """Random crops, flips and cutouts of whole batches on the device, and normalisation.
 
-How a sample is changed depends on its random key alone. It is therefore the same in every batch, in every engine, after
-a restart, and on CPU and GPU. There is no loop over samples, and nothing is copied from or to the host.
+How a sample is changed depends on its random key alone, or, with `per_batch`, on that of the first sample of its batch.
+It is therefore the same in every engine, after a restart, and on CPU and GPU. There is no loop over samples, and
+nothing is copied from or to the host.
 """
 
 from __future__ import annotations
@@ -31,12 +32,14 @@ def augment_images(
 
     Args:
         x: images [..., C, H, W]; samples of any other shape if `spec` changes nothing.
-        key: random int64 words [...], one per sample.
+        key: random int64 words [...], one per sample; with `spec.per_batch` the last axis is the batch.
         spec: what to change.
         mean: as in `normalise`.
         std: as in `normalise`.
         dtype: of the result.
     """
+    if spec.per_batch:
+        key = key[..., :1].expand_as(key)
     if spec.crop or spec.flip:
         x = _crop_and_flip(x, key, spec)
     x = normalise(x, mean, std, dtype)

@@ -26,12 +26,14 @@ class Augment(NamedTuple):
         cutout: side in pixels, 0 or more, of a square that is set to the mean (0 after normalisation). Its centre is a
             random pixel. 0 is off.
         reflect: pad with the mirrored image instead of black; only used with `crop`.
+        per_batch: change all images of a batch alike; without it each by itself.
     """
 
     crop: int = 0
     flip: bool = False
     cutout: int = 0
     reflect: bool = False
+    per_batch: bool = False
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ RELEASED_ATTEMPTS = 20_000  # draws of `lda_released`, a minute for CIFAR-10; th
 _MAX_SHARES = 100_000_000  # `lda` stops redrawing after this many random shares, which takes a few seconds
 _FAR_OFF = 20  # a tenth of them is enough if the best draw misses more than one sample in 20
 _SHARES_AT_ONCE = 200_000  # few enough to stay in the processor's cache
+GROUP = 10  # clients that share a random part of the data in `lda_equal`
 
 
 def iid(labels: np.ndarray, clients: int, seed: int) -> ClientRows:
@@ -110,6 +111,32 @@ def lda_released(labels: np.ndarray, clients: int, alpha: float, seed: int, mini
     raise UserError("alpha", alpha, f"{problem}; use a larger alpha, fewer clients or {mention('partition', 'lda')}")
 
 
+def lda_equal(labels: np.ndarray, clients: int, alpha: float, seed: int) -> ClientRows:
+    """Spread classes over groups of ten clients by `lda`, then cut all rows into N slices of equal size.
+
+    This is the partition of FedDF (Lin et al., 2020) and FL-SAM. The rows are shuffled and dealt to groups of ten
+    clients. In each group every class is spread over the ten by p ~ Dirichlet(α, ..., α), as in `lda`; the draw is
+    repeated until each of the ten holds half of an equal share, or the best of many draws is taken. The rows of all
+    clients, one after another and by class, are then cut into N slices whose sizes differ by at most one. So a client
+    may get rows of its neighbour.
+
+    Args:
+        labels: as in `iid`.
+        clients: as in `iid`.
+        alpha: concentration α, more than 0; smaller is more heterogeneous.
+        seed: as in `iid`.
+    """
+    label, _ = _class_sizes(labels, clients)
+    _check_alpha(alpha, positive=True)
+    rng = _generator("lda-equal", seed)
+    bounds = [*range(0, clients, GROUP), clients]
+    cuts = [bound * len(label) // clients for bound in bounds]
+    groups = np.split(rng.permutation(len(label)), cuts[1:-1])
+    members = np.diff(bounds)
+    rows = [_spread_over_group(label, own, int(size), alpha, rng) for own, size in zip(groups, members, strict=True)]
+    return [np.sort(part) for part in np.array_split(np.concatenate(rows), clients)]
+
+
 def dirichlet(labels: np.ndarray, clients: int, alpha: float, seed: int) -> ClientRows:
     """Give each client floor(n / N) samples of classes drawn from q_k ~ Dirichlet(α / C) (Hsu et al., 2019).
 
@@ -146,6 +173,7 @@ PARTITIONS: dict[str, Callable[..., ClientRows]] = {
     "shards": shards,
     "lda": lda,
     "lda-released": lda_released,
+    "lda-equal": lda_equal,
     "dirichlet": dirichlet,
     "natural": natural,
 }
@@ -161,7 +189,7 @@ def partition_rows(
         labels: the class of each training sample, whole numbers [n].
         clients: number of clients; "natural" ignores it.
         seed: seed of the partition; "natural" ignores it.
-        alpha: concentration, for "lda", "lda-released" and "dirichlet".
+        alpha: concentration, for "dirichlet" and the partitions whose names begin with "lda".
         shards: shards per client, for "shards".
         owner: the client of each row, for "natural"; None if the data name no clients.
     """
@@ -211,6 +239,22 @@ def matching_test_rows(
 
 def spread_classes(sizes: np.ndarray, clients: int, alpha: float, minimum: int, rng: np.random.Generator) -> np.ndarray:
     """Draw the table [N, C] of `lda`: redraw until all clients hold `minimum` samples, else top up the best draw."""
+    best, missing, draws = _best_draw(sizes, clients, alpha, minimum, rng)
+    if missing:
+        _warn_once(
+            f"lda with alpha {alpha:g}: none of {draws} draws gave each of {clients} clients {minimum} samples; "
+            f"moved {missing} of {sizes.sum()} samples from the largest clients to the smallest"
+        )
+    return _top_up(best, minimum)
+
+
+def _best_draw(
+    sizes: np.ndarray, clients: int, alpha: float, minimum: int, rng: np.random.Generator
+) -> tuple[np.ndarray, int, int]:
+    """Draw tables [N, C] of `lda` until all clients hold `minimum` samples, or too many were drawn.
+
+    Returns the draw that misses fewest samples, how many it misses, and the number of draws.
+    """
     shares_per_draw = clients * len(sizes)
     draws_at_once = max(1, _SHARES_AT_ONCE // shares_per_draw)
     best, fewest_missing, draws = np.empty(0), np.inf, 0
@@ -220,12 +264,7 @@ def spread_classes(sizes: np.ndarray, clients: int, alpha: float, minimum: int, 
         draws += draws_at_once
         if missing.min() < fewest_missing:
             best, fewest_missing = counts[missing.argmin()], missing.min()
-    if fewest_missing:
-        _warn_once(
-            f"lda with alpha {alpha:g}: none of {draws} draws gave each of {clients} clients {minimum} samples; "
-            f"moved {fewest_missing} of {sizes.sum()} samples from the largest clients to the smallest"
-        )
-    return _top_up(best, minimum)
+    return best, int(fewest_missing), draws
 
 
 def _shares_allowed(missing: float, sizes: np.ndarray) -> int:
@@ -264,6 +303,16 @@ def _top_up(counts: np.ndarray, minimum: int) -> np.ndarray:
             counts[[largest, client], label] += (-moved, moved)
             total[[largest, client]] += (-moved, moved)
     return counts
+
+
+def _spread_over_group(
+    label: np.ndarray, rows: np.ndarray, clients: int, alpha: float, rng: np.random.Generator
+) -> np.ndarray:
+    """Return the rows of a group of `lda_equal`: those of its first client by class, then those of the next."""
+    _, dense, sizes = np.unique(label[rows], return_inverse=True, return_counts=True)
+    counts, _, _ = _best_draw(sizes, clients, alpha, len(rows) // clients // 2, rng)
+    by_class = [np.split(rows[own], counts[:-1, c].cumsum()) for c, own in enumerate(_rows_by_class(dense, sizes))]
+    return np.concatenate([piece for client in zip(*by_class, strict=True) for piece in client])
 
 
 def fill_clients(sizes: np.ndarray, clients: int, alpha: float, rng: np.random.Generator) -> np.ndarray:

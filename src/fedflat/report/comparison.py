@@ -84,6 +84,7 @@ UNUSED_BY_PARTITION = {  # settings that have no effect with a partition
     "dirichlet": ("shards",),
     "lda": ("shards",),
     "lda-released": ("shards",),
+    "lda-equal": ("shards",),
     "shards": ("alpha",),
     "iid": ("alpha", "shards"),
     "natural": ("alpha", "shards", "clients", "partition_seed"),

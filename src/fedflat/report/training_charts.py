@@ -21,7 +21,7 @@ from fedflat.runs.read import StoredRun, evaluated_on
 
 ROUND_AXIS = Axis("round")
 MAX_CLIENTS_SHOWN = 200  # columns of the partition chart; more would be narrower than a pixel
-PARTITION_KEYS = ("dataset", "partition", "clients", "alpha", "shards", "partition_seed", "validation")
+PARTITION_KEYS = ("dataset", "partition", "clients", "alpha", "shards", "long_tail", "partition_seed", "validation")
 JOINT_PROBES = {"drift": Axis("distance"), "forgetting": Axis("accuracy", "percent")}  # all their measures in one chart
 LIST_ELEMENTS = {"classes": "class", "lambda": "parameter tensor"}  # what the elements of a probe's list belong to
 HOW_TO_READ = {  # second sentence of a probe's caption

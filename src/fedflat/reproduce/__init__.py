@@ -1,4 +1,4 @@
-"""The tables of the FedSOL, FedGF and FedGloSS papers as data: train them again, compare our numbers with theirs."""
+"""Tables of the FedSOL, FedGF, FedGloSS and FL-SAM papers as data: train them again and compare the numbers."""
 
 from __future__ import annotations
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
 from fedflat.data.catalogue import DATASETS
 from fedflat.errors import UserError, near_miss
-from fedflat.reproduce import fedgf_tables, fedgloss_tables, fedsol_tables
+from fedflat.reproduce import fedgf_tables, fedgloss_tables, fedsol_tables, flsam_tables
 from fedflat.reproduce.table import PaperTable, TableCell
 from fedflat.runs.config import experiment_from_dict, experiment_to_dict
 from fedflat.runs.experiment import Experiment
 
-PAPERS = {"fedsol": "FedSOL", "fedgf": "FedGF", "fedgloss": "FedGloSS"}
+PAPERS = {"fedsol": "FedSOL", "fedgf": "FedGF", "fedgloss": "FedGloSS", "flsam": "FL-SAM"}
 FEDSOL_TABLES = (
     fedsol_tables.TABLE1,
     fedsol_tables.TABLE2,
@@ -27,7 +28,7 @@ FEDGLOSS_TABLES = (fedgloss_tables.TABLE3, *fedgloss_tables.TABLES, *fedgloss_ta
 
 # fields of Experiment that do not change what is trained
 TRAINING_FIELDS = ("seeds", "eval_every", "probes", "probe_every", "checkpoint_every", "engine", "device", "precision")
-PARTITION = ("partition", "alpha", "shards", "partition_seed")
+PARTITION = ("partition", "alpha", "shards", "long_tail", "partition_seed")
 FREE_PROBES = {"drift", "norm", "fedgf", "fedgloss"}  # cost nothing: used as soon as any table asks for them
 ANALYSIS_NUMBERS = {  # measure: what `fedflat analyse` measures, and the name of the number there
     "lambda1": ("hessian", "lambda1"),
@@ -46,9 +47,8 @@ def _order(table: PaperTable) -> tuple[bool, int]:
     return number.startswith("figure"), int(number.removeprefix("table").removeprefix("figure"))
 
 
-TABLES = {
-    table.name: table for paper in (FEDSOL_TABLES, FEDGF_TABLES, FEDGLOSS_TABLES) for table in sorted(paper, key=_order)
-}
+ORDERED = [table for paper in (FEDSOL_TABLES, FEDGF_TABLES, FEDGLOSS_TABLES) for table in sorted(paper, key=_order)]
+TABLES = {table.name: table for table in [*ORDERED, flsam_tables.CIFAR10]}
 MAIN_TABLES = ("fedsol/table2", "fedgloss/table3", "fedgf/table1")  # results of several tables are stored under these
 
 
@@ -132,10 +132,10 @@ def _scheme(measure: str) -> str:
 
 
 def cell_source(cell: TableCell) -> str:
-    """Return where a number is printed: FedSOL Table 2."""
-    paper, _, number = cell.table.partition("/")
-    kind = "Table" if number.startswith("table") else "Figure"
-    return f"{PAPERS[paper]} {kind} {number.removeprefix(kind.lower())}"
+    """Return where a number is printed: FedSOL Table 2, or FL-SAM CIFAR-10 for a table without a number."""
+    paper, _, name = cell.table.partition("/")
+    kind, number = re.fullmatch(r"(\D+)(\d+)", name).groups()  # type: ignore[union-attr]
+    return f"{PAPERS[paper]} {'CIFAR-' if kind == 'cifar' else kind.capitalize() + ' '}{number}"
 
 
 def printed_accuracy(config: Mapping[str, Any]) -> tuple[str, float] | None:
@@ -153,7 +153,7 @@ def printed_accuracy(config: Mapping[str, Any]) -> tuple[str, float] | None:
         return None
     for cell in cells:
         same = cell.setting["rounds"] == experiment.rounds and not cell.variant
-        if same and cell.printed is not None and cell.measure in ("final", "last100"):
+        if same and cell.printed is not None and cell.measure in ("final", "last50", "last100"):
             return cell_source(cell), cell.printed
     return None
 

@@ -36,14 +36,14 @@ def verdict(table: PaperTable, cell: TableCell, stored: StoredResults) -> str:
       or our accuracy is at most 1.5 times that of guessing.
 
     In tables of rounds, an accuracy that is never reached is reproduced if neither the paper nor we reach it. There is
-    no verdict without a printed number, without ours, or after fewer rounds than the paper's.
+    no verdict without a printed number, without ours, after fewer rounds than the paper's, or on seconds.
     """
     ours = stored.ours(cell)
     if ours is None or not stored.comparable(cell, ours):
         return ""
     if cell.failed:
         return FAILS if ours.diverged or ours.mean <= 1.5 * chance_accuracy(cell) else TRAINS
-    if cell.printed is None:
+    if cell.printed is None or cell.measure == "seconds":
         return ""
     if math.isinf(cell.printed) or math.isinf(ours.mean):
         return WITHIN if cell.printed == ours.mean else NOT_REPRODUCED
@@ -258,4 +258,8 @@ FEDGLOSS_CLAIMS = (
     Claim("FedGloSS's local models are flattest", "fedgloss/table1", "lambda-global", "fedgloss"),
     Claim("FedGloSS needs fewer rounds than most", "fedgloss/table10", "*", "fedgloss", SLOWER),
 )
-CLAIMS = (*FEDSOL_CLAIMS, *FEDGF_CLAIMS, *FEDGLOSS_CLAIMS)
+FLSAM_CLAIMS = (
+    Claim("FedSAM beats FedAvg", "flsam/cifar10", "dir-*", "fedsam", ("fedavg",)),
+    Claim("FedSMOO beats FedSAM and FedDyn", "flsam/cifar10", "dir-*", "fedsmoo", ("fedsam", "feddyn")),
+)
+CLAIMS = (*FEDSOL_CLAIMS, *FEDGF_CLAIMS, *FEDGLOSS_CLAIMS, *FLSAM_CLAIMS)

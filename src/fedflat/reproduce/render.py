@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedflat.reproduce import fedgf_tables, fedgloss_tables, fedsol_tables
+from fedflat.reproduce import fedgf_tables, fedgloss_tables, fedsol_tables, flsam_tables
 from fedflat.reproduce.cells import TABLES, cell_source
 from fedflat.reproduce.claims import CLAIMS, Claim, our_text, verdict
 from fedflat.reproduce.results import OurValue, StoredResults
@@ -171,7 +171,7 @@ def _findings(results: Path) -> str:
 
 def _settings() -> str:
     """Return the section about settings: what the papers leave open and what we chose."""
-    modules = (fedsol_tables, fedgf_tables, fedgloss_tables)
+    modules = (fedsol_tables, fedgf_tables, fedgloss_tables, flsam_tables)
     return "\n\n".join(["## Settings", *((module.__doc__ or "").strip() for module in modules)])
 
 

@@ -79,9 +79,9 @@ class StoredRecord:
 def accuracy_numbers(result: Result, seed: int, experiment: Experiment) -> dict[str, float | None]:
     """Return accuracies in percent and the last values of probes.
 
-    "final" is the accuracy in the last round, "last100" the mean over the last 100 rounds, "half" the mean over the 100
-    rounds before half of them. Training ends early when all models have diverged; the last accuracy then stands for the
-    rounds that would follow.
+    "final" is the accuracy in the last round, "last50" and "last100" the mean over the last 50 and 100 rounds, "half"
+    the mean over the 100 rounds before half of them. Training ends early when all models have diverged; the last
+    accuracy then stands for the rounds that would follow.
     """
     rows = [row for row in result.history if row["seed"] == seed]
     accuracies, last = {row["round"]: row["accuracy"] for row in rows}, rows[-1]["accuracy"]
@@ -89,6 +89,7 @@ def accuracy_numbers(result: Result, seed: int, experiment: Experiment) -> dict[
     accuracies |= {r: last for r in range(rows[-1]["round"] + 1, end + 1) if experiment.evaluates(r)}
     return {
         "final": _percent([last]),
+        "last50": _percent([accuracy for r, accuracy in accuracies.items() if end - 50 < r]),
         "last100": _percent([accuracy for r, accuracy in accuracies.items() if end - 100 < r]),
         "half": _percent([accuracy for r, accuracy in accuracies.items() if end // 2 - 100 < r <= end // 2]),
         **_last_probe_values(rows),
@@ -248,6 +249,8 @@ class StoredResults:
             return None
         if cell.measure in ("rounds", "sent"):
             return self._until_fedavg(cell, record)
+        if cell.measure == "seconds":
+            return OurValue([run["seconds"] / run["rounds"] / run["together"] for run in record.runs], record.rounds)
         numbers = [record.numbers(seed).get(cell.measure) for seed in record.seeds]
         values = [value for value in numbers if value is not None]
         diverged = sum(bool(seed.get("diverged")) for seed in record.seeds.values())

@@ -23,6 +23,7 @@ class Measure(NamedTuple):
 
 MEASURES = {
     "final": Measure("accuracy in the last round", "%"),
+    "last50": Measure("mean accuracy over the last 50 rounds", "%"),
     "last100": Measure("mean accuracy over the last 100 rounds", "%"),
     "half": Measure("mean accuracy over the last 100 rounds of the first half", "%"),
     "rounds": Measure("rounds until FedAvg's final accuracy", higher=False),
@@ -41,6 +42,7 @@ MEASURES = {
     "alone": Measure("mean accuracy of clients that train alone", "%"),
     "plot": Measure("drawn, not a number"),
     "latency": Measure("seconds of a local step", higher=False),
+    "seconds": Measure("seconds of a round", higher=False),
     "drift.global_local": Measure("mean distance of local models from the global one", higher=False),
     "drift.local_local": Measure("mean distance of local models from each other", higher=False),
     "proximal.loss": Measure("proximal loss of local models", higher=False),
@@ -220,7 +222,12 @@ def _read_value(text: str) -> tuple[float | None, float | None]:
     return float(number), float(spread[0]) if spread and spread[0] != "X" else None
 
 
-PARTITION_WORDS = {"lda": ("lda", "alpha"), "alpha": ("dirichlet", "alpha"), "shards": ("shards", "shards")}
+PARTITION_WORDS = {
+    "lda": ("lda", "alpha"),
+    "dir": ("lda-equal", "alpha"),
+    "alpha": ("dirichlet", "alpha"),
+    "shards": ("shards", "shards"),
+}
 NUMBER_WORDS = {"cohort": ("cohort", int), "epochs": ("local_epochs", int), "lr": ("lr", float)}
 
 

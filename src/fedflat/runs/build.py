@@ -15,6 +15,7 @@ from fedflat.data.augment import normalise
 from fedflat.data.batches import ClientBatches
 from fedflat.data.dataset import Augment, Dataset, default_partition, hold_out
 from fedflat.data.load import load_dataset
+from fedflat.data.long_tail import long_tail_rows
 from fedflat.data.partition import partition_rows
 from fedflat.engine import ENGINES
 from fedflat.engine.memory import choose_state_device, estimate_memory, free_gpu_memory, keep_freed_memory
@@ -134,26 +135,28 @@ def set_precision(name: str, device: torch.device) -> torch.dtype | None:
 
 def partition_clients(experiment: Experiment, dataset: Dataset) -> list[np.ndarray]:
     """Return the row numbers of each client's training samples."""
-    owner = None if dataset.owner is None else dataset.owner.numpy()
-    return partition_rows(
+    kept = long_tail_rows(dataset.y.numpy(), experiment.long_tail, experiment.partition_seed)
+    parts = partition_rows(
         default_partition(dataset) if experiment.partition == "auto" else experiment.partition,
-        dataset.y.numpy(),
+        dataset.y.numpy()[kept],
         experiment.clients,
         experiment.partition_seed,
         experiment.alpha,
         experiment.shards,
-        owner,
+        None if dataset.owner is None else dataset.owner.numpy()[kept],
     )
+    return [kept[part] for part in parts]
 
 
 def _augment(experiment: Experiment, dataset: Dataset) -> Augment:
     """Return the augmentation that the option `augment` means; raise UserError if the samples are not images."""
-    if experiment.augment == "crop-flip" and dataset.x.dim() != 4:
+    crop_flip = Augment(crop=4, flip=True)
+    choices = {"crop-flip": crop_flip, "crop-flip-batch": crop_flip._replace(per_batch=True)}
+    if experiment.augment in choices and dataset.x.dim() != 4:
         shape = "x".join(map(str, dataset.x.shape[1:]))
         problem = f"samples of shape {shape} are not images; use {mention('augment', 'none')}"
         raise UserError("augment", experiment.augment, problem)
-    choices = {"dataset": dataset.augment, "crop-flip": Augment(crop=4, flip=True), "none": Augment()}
-    return choices[experiment.augment]
+    return {"dataset": dataset.augment, "none": Augment(), **choices}[experiment.augment]
 
 
 def _initial_model(experiment: Experiment, dataset: Dataset, seed: int) -> nn.Module:

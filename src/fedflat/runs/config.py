@@ -182,6 +182,7 @@ def experiment_to_dict(experiment: Experiment) -> dict[str, Any]:
     """
     used: dict[str, Any] = {"probes": experiment.probes, "probe_every": experiment.probes}
     used |= {"validation": experiment.validation, "sampling": experiment.sampling != "uniform"}
+    used["long_tail"] = experiment.long_tail != 1
     names = [f.name for f in dataclasses.fields(Setting) if used.get(f.name, True)]
     values = {name: getattr(experiment, name) for name in names}
     lists = {name: list(v) for name, v in values.items() if isinstance(v, tuple)}

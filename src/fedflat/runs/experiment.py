@@ -27,7 +27,7 @@ class Setting:
     """Data set: digits, a prepared one (fedflat data list), folder:PATH, npz:PATH or parquet:PATH."""
     model: Any = "auto"
     """Architecture (docs/models.md), or auto for the one that suits the data set."""
-    partition: Literal["auto", "iid", "shards", "lda", "lda-released", "dirichlet", "natural"] = "auto"
+    partition: Literal["auto", "iid", "shards", "lda", "lda-released", "lda-equal", "dirichlet", "natural"] = "auto"
     """How samples are split among clients; auto is natural if the data set names their clients, else dirichlet."""
     clients: Count = 20
     """Number of clients (a natural partition takes it from the data)."""
@@ -39,12 +39,14 @@ class Setting:
     """Concentration of dirichlet and lda partitions; smaller is more heterogeneous."""
     shards: Count = 2
     """Shards per client in the shards partition."""
+    long_tail: Annotated[float, Range(0, 1, open=True)] = 1.0
+    """Share of its training samples that the last class keeps; classes before it keep more, the first all. 1: all."""
     partition_seed: Index = 0
     """Seed of the partition, which all seeds share."""
     validation: Annotated[float, Range(0, 0.9)] = 0.0
     """Share of the training samples to hold out and evaluate on instead of the test set, for tuning options."""
-    augment: Literal["dataset", "crop-flip", "none"] = "dataset"
-    """Augmentation of training images: the data set's own, crop and flip only, or none."""
+    augment: Literal["dataset", "crop-flip", "crop-flip-batch", "none"] = "dataset"
+    """Augmentation of training images: the data set's own, crop and flip only (all of a batch alike), or none."""
     rounds: Count = 60
     """Communication rounds."""
     local_epochs: Annotated[int, Range(1, 10_000)] = 5
