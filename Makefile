@@ -1,15 +1,20 @@
 # make run: install and compare four methods on digits.   make test: install, lint, type-check, run all tests.
 # make test-flower: federations of real processes, in an environment of their own.
+# make audit: known vulnerabilities of the locked packages.   make lock: write the hashes of the lock files anew (needs uv).
 # make bench: the tables of docs/performance.md that need no GPU, beside Flower and pfl where they can be installed.
 PYTHON ?= python3
 VENV := .venv
 FLOWER := .venv-flower
 BENCH := .venv-bench
+AUDIT := .venv-audit
 BIN := $(VENV)/bin
 PIP := python -m pip install --disable-pip-version-check
+LOCKED := --quiet --require-hashes --no-deps --only-binary :all:
+# torch is built for every GPU and for CPUs under one version, so its hash depends on where it is installed.
+TORCH := torch==2.13.0
 DEMO := fedavg fedsol:perturb=all fedgf:rho=0.05,threshold=0.7 fedgloss
 
-.PHONY: install run test test-flower bench lint browser clean
+.PHONY: install run test test-flower bench lint browser audit lock clean
 
 run: install
 	$(BIN)/fedflat compare $(DEMO) --config examples/demo.yaml
@@ -33,21 +38,22 @@ lint: install
 
 install: $(VENV)/installed
 
-$(VENV)/installed: requirements.lock
+$(VENV)/installed: requirements.lock requirements-dev.lock
 $(FLOWER)/installed: requirements-flower.lock
 $(BENCH)/installed: requirements-bench.lock
 
+# Every file is checked against its hash, but for torch, whose requirements are there before it.
 %/installed: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("fedflat needs Python 3.11 or newer")'
 	$(PYTHON) -m venv $*
-	$*/bin/$(PIP) $$(grep '^torch==' $(filter %.lock,$^))
-	$*/bin/$(PIP) --quiet -r $(filter %.lock,$^)
+	$*/bin/$(PIP) $(LOCKED) $(addprefix -r ,$(filter %.lock,$^))
+	$*/bin/$(PIP) $(TORCH)
 	$*/bin/$(PIP) --quiet --no-deps --no-build-isolation -e .
 	@touch $@
 
 # The GPU kernels are tested in Triton's interpreter; GPU builds of torch bring Triton, others do not.
 $(VENV)/triton: $(VENV)/installed
-	@$(BIN)/$(PIP) --quiet triton==3.9.0 \
+	@$(BIN)/$(PIP) $(LOCKED) -r requirements-triton.lock \
 	  || echo "triton could not be installed: the tests of the GPU kernels will be skipped"
 	@touch $@
 
@@ -60,5 +66,19 @@ browser:
 	(apt-get update && apt-get install -y --no-install-recommends chromium chromium-driver) > /dev/null \
 	  || echo "chromium could not be installed: the browser tests will be skipped"
 
+# No answer is a failure too: pip-audit has to reach its database, and every package has to be in it.
+audit:
+	$(PYTHON) -m venv $(AUDIT)
+	$(AUDIT)/bin/$(PIP) $(LOCKED) -r requirements-audit.lock
+	@for lock in $(wildcard requirements*.lock); do echo "$$lock"; \
+	  $(AUDIT)/bin/pip-audit --strict --disable-pip --progress-spinner off -r $$lock || failed=1; done; \
+	test -z "$$failed" || { echo "vulnerable packages, or the database could not be asked"; exit 1; }
+
+# A new package is a line NAME==VERSION in a lock file; this adds the hashes of its published files.
+lock:
+	for lock in $(wildcard requirements*.lock); do grep '^#' $$lock > $$lock.new \
+	  && uv pip compile $$lock --quiet --generate-hashes --no-deps --no-annotate --no-header --python-version 3.11 \
+	    >> $$lock.new && mv $$lock.new $$lock || exit 1; done
+
 clean:
-	rm -rf $(VENV) $(FLOWER) $(BENCH) .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(FLOWER) $(BENCH) $(AUDIT) .mypy_cache .pytest_cache .ruff_cache

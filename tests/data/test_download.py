@@ -6,7 +6,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from fedflat.data.catalogue import RemoteFile
+from fedflat.data.catalogue import DATASETS, RemoteFile
 from fedflat.data.prepare import ATTEMPTS, download_files
 from fedflat.errors import UserError
 
@@ -177,3 +177,17 @@ def test_a_set_with_a_wrong_hash_is_not_prepared(server, tmp_path, monkeypatch):
     with pytest.raises(UserError, match=r"cifar-10-python.tar.gz: the file has not the expected hash"):
         prepare_dataset("cifar10", None, tmp_path, progress=False)
     assert not list(tmp_path.rglob("*.*"))
+
+
+def test_sha256_is_checked_beside_md5(server, tmp_path):
+    good = remote(server)._replace(sha256=hashlib.sha256(CONTENT).hexdigest())
+    download_files("toy", [good], tmp_path, progress=False)
+    with pytest.raises(UserError, match="has not the expected hash and was removed"):
+        download_files("toy", [good._replace(sha256="0" * 64)], tmp_path, progress=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_published_files_come_over_https():
+    remotes = [remote for spec in DATASETS.values() for remote in spec.files]
+    assert all(remote.url.startswith("https://") for remote in remotes)
+    assert {len(remote.sha256) for remote in remotes} == {0, 64}

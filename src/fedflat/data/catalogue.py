@@ -21,10 +21,11 @@ from fedflat.data.published_formats import read_cifar10, read_cifar100, read_med
 
 
 class RemoteFile(NamedTuple):
-    """A published file: its address and its hash ("md5:...")."""
+    """A published file: its address, the hash published with it ("md5:...") and its SHA-256, "" where it is unknown."""
 
     url: str
     hash: str
+    sha256: str = ""
 
     @property
     def name(self) -> str:
@@ -75,9 +76,22 @@ class DatasetSpec:
     by_hand: str = ""
 
 
+# MD5 protects against damage only: two files with the same MD5 can be made.
+_SHA256 = {
+    "train-images-idx3-ubyte.gz": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+    "train-labels-idx1-ubyte.gz": "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+    "t10k-images-idx3-ubyte.gz": "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+    "t10k-labels-idx1-ubyte.gz": "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+    "cifar-10-python.tar.gz": "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",
+    "cifar-100-python.tar.gz": "85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7",
+    "train_32x32.mat": "435e94d69a87fde4fd4d7f3dd208dfc32cb6ae8af2240d066de1df7508d083b8",
+    "test_32x32.mat": "cdce80dfb2a2c4c6160906d0bd7c68ec5a99d7ca4831afa54f09182025b6a75b",
+}
+
+
 def _published(base: str, md5: dict[str, str]) -> tuple[RemoteFile, ...]:
     """Return the files at the address `base`, given the MD5 hash of each."""
-    return tuple(RemoteFile(f"{base}/{name}", f"md5:{digest}") for name, digest in md5.items())
+    return tuple(RemoteFile(f"{base}/{name}", f"md5:{digest}", _SHA256.get(name, "")) for name, digest in md5.items())
 
 
 DATASETS: dict[str, DatasetSpec] = {
@@ -120,7 +134,7 @@ DATASETS: dict[str, DatasetSpec] = {
         std=(0.19803012, 0.20101562, 0.19703614),
         augment=Augment(crop=4, flip=True),
         files=_published(
-            "http://ufldl.stanford.edu/housenumbers",
+            "https://ufldl.stanford.edu/housenumbers",
             {
                 "train_32x32.mat": "e26dedcc434d2e4c54c9b2d4a06d8373",
                 "test_32x32.mat": "eb5a983be6a315427106f1b164d9cef3",

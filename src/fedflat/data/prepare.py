@@ -5,6 +5,7 @@ Downloads check the hash, show progress, and continue where an interrupted one s
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import shutil
@@ -58,11 +59,21 @@ def download_files(name: str, remotes: Sequence[RemoteFile], folder: Path, progr
         url = f"{mirror.rstrip('/')}/{name}/{remote.name}" if mirror else remote.url
         downloader = ResumingDownloader(folder / f"{remote.name}.part", progress)
         try:
-            pooch.retrieve(url, remote.hash, fname=remote.name, path=folder, downloader=downloader)
+            file = Path(pooch.retrieve(url, remote.hash, fname=remote.name, path=folder, downloader=downloader))
+            _check_sha256(file, remote.sha256)
         except (URLError, HTTPException, OSError, ValueError) as error:
             by_hand = f"or fetch it by hand and run: fedflat data prepare {name} --from PATH"
             raise UserError(None, url, f"{_explain_failure(error)}, {by_hand}") from error
     return folder
+
+
+def _check_sha256(file: Path, expected: str) -> None:
+    """Remove the file and raise ValueError, as pooch does, if its SHA-256 is known and another."""
+    with open(file, "rb") as data:
+        digest = hashlib.file_digest(data, "sha256").hexdigest()
+    if expected and digest != expected:
+        file.unlink()
+        raise ValueError(f"hash {digest}")
 
 
 def _explain_failure(error: Exception) -> str:
