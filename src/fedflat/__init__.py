@@ -19,6 +19,10 @@ __version__ = "0.1.0"
 _MODULES = {
     "fedflat.runs.experiment": ("Experiment", "Setting"),
     "fedflat.runs.train": ("run",),
+    "fedflat.runs.federation": ("Federation",),
+    "fedflat.runs.callbacks": ("STOP", "Callback", "TrainingView"),
+    "fedflat.runs.stopping": ("EarlyStopping", "StopAtAccuracy"),
+    "fedflat.runs.trackers": ("CSVLogger", "MLflowLogger", "TensorBoardLogger", "WandbLogger"),
     "fedflat.runs.result": ("Result",),
     "fedflat.runs.read": ("load_model",),
     "fedflat.flatness.analyse": ("analyse",),
@@ -45,9 +49,13 @@ if TYPE_CHECKING:
     from fedflat.options import Count, Fraction, Index, NonNegative, Positive
     from fedflat.personal import personalise
     from fedflat.reproduce import write_report
+    from fedflat.runs.callbacks import STOP, Callback, TrainingView
     from fedflat.runs.experiment import Experiment, Setting
+    from fedflat.runs.federation import Federation
     from fedflat.runs.read import load_model
     from fedflat.runs.result import Result
+    from fedflat.runs.stopping import EarlyStopping, StopAtAccuracy
+    from fedflat.runs.trackers import CSVLogger, MLflowLogger, TensorBoardLogger, WandbLogger
     from fedflat.runs.train import run
 
 
@@ -68,15 +76,21 @@ def __dir__() -> list[str]:
 
 __all__ = [
     "METHODS",
+    "STOP",
     "Augment",
     "Batch",
+    "CSVLogger",
+    "Callback",
     "Cohort",
     "Count",
     "Dataset",
+    "EarlyStopping",
     "Experiment",
+    "Federation",
     "Fraction",
     "Index",
     "Local",
+    "MLflowLogger",
     "Message",
     "Method",
     "NonNegative",
@@ -85,8 +99,12 @@ __all__ = [
     "Result",
     "Server",
     "Setting",
+    "StopAtAccuracy",
     "Task",
+    "TensorBoardLogger",
+    "TrainingView",
     "UserError",
+    "WandbLogger",
     "analyse",
     "cosine",
     "load_model",

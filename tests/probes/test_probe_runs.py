@@ -20,7 +20,7 @@ from fedflat.probes import PROBES
 from fedflat.runs.build import build_run
 from fedflat.runs.config import dump_experiment, load_experiment
 from fedflat.runs.folder import load_tensors
-from fedflat.runs.train import Training
+from fedflat.runs.train import Training, train_to_end
 from fedflat.runs.train_together import run_together
 
 SMALL = Experiment(rounds=4, clients=5, cohort=2, local_epochs=1, model="mlp", seeds=(0, 1), checkpoint_every=1)
@@ -189,7 +189,7 @@ def test_engines_without_local_models_are_refused() -> None:
     built = build_run(experiment)
     training = Training(experiment, built, None, WithoutLocalModels(experiment.method, built.task, built.client_data))
     with pytest.raises(UserError, match="leave probes out under torchrun and on Flower"):
-        training.finish(lambda round, rows: None)
+        train_to_end(training, lambda round, rows: None)
 
 
 def test_the_catalogue_and_help_name_every_probe(capsys: pytest.CaptureFixture[str]) -> None:

@@ -88,6 +88,7 @@ def make_run(tmp_path: Path) -> MakeRun:
         if finished:
             numbers = {"client_steps_per_second": 9.0, "bytes_down_per_client_round": 4000, "parameters": 1000}
             names = {"method": "fedavg", "seeds": [0, 1], "versions": {"fedflat": "0"}, "privacy": None, "clients": 20}
+            names["stopped"] = None
             sent = {"bytes_up_per_client_round": 4000, "seconds": seconds, "rounds": len(accuracies)}
             facts = {**summarise_history(rows, [0, 1]), **numbers, **names, **sent}
             assert facts.keys() == {f.name for f in dataclasses.fields(Result)} - {"history"}

@@ -15,8 +15,8 @@ from fedflat.cli import main
 from fedflat.report.charts import Grids
 from fedflat.report.html import make_report, page_contents
 from fedflat.report.matplotlib_figures import draw_figures
-from fedflat.report.tensorboard import row_scalars
 from fedflat.runs.read import read_stored_run, read_stored_runs
+from fedflat.runs.trackers import row_scalars
 
 MakeRun = Callable[..., Path]
 PROBES = {"drift.global_local": 1.0, "classes.accuracy": [0.25, None], "norm.model": None}

@@ -6,6 +6,7 @@ rounded to 0 there, and scaled down again where they leave it.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any, NamedTuple, NoReturn
 
@@ -113,6 +114,16 @@ class Task:
         shapes = {name: shape for name, shape in self.shapes.items() if name.startswith(prefix)}
         parts = torch.split(w, [shape.numel() for shape in shapes.values()])
         return {name: part.view(shape) for part, (name, shape) in zip(parts, shapes.items(), strict=True)}
+
+    def module(self, w: Tensor) -> nn.Module:
+        """Return a copy of the model with the parameters `w`, on the CPU and in evaluation mode.
+
+        Args:
+            w: a model, [P].
+        """
+        model = copy.deepcopy(self.model)
+        model.load_state_dict(self.unflatten(w.detach()), strict=False)
+        return model.cpu().eval()
 
     def mask(self, prefix: str, device: torch.device | None = None) -> Tensor:
         """Return bool [P], True at the entries of w that belong to parameters whose names begin with `prefix`.

@@ -55,7 +55,8 @@ def _train(training: Training, log: ClientLog, path: Path) -> Result:
     """Train the remaining rounds and return the result, with the ε spent if the method is private."""
     experiment, clients = training.experiment, len(training.built.client_rows)
     log.info(f"training from round {training.round + 1} of {experiment.rounds}, in {path.resolve()}")
-    training.play(lambda round, rows: log.info(_describe_round(round, rows)))
+    for round in training.rounds():
+        log.info(_describe_round(round, training.newest))
     result = training.conclude(privacy_spent(experiment.method, log.asked_clients(), clients, sampled=False))
     log.info(f"finished: accuracy {result.accuracy:.2%} after {result.rounds} rounds")
     if result.privacy:

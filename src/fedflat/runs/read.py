@@ -6,7 +6,6 @@ that are unfinished. `read_trained_run` loads the models of a complete run, for 
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import json
 import os
@@ -244,7 +243,4 @@ def load_model(run: str | Path, seed: int | None = None, experiment: Experiment 
     chosen = next(iter(trials)) if seed is None else seed
     if chosen not in trials:
         raise UserError("seed", seed, f"run {run} has models of seeds {', '.join(map(str, trials))}")
-    task = trained.built.task
-    model = copy.deepcopy(task.model)
-    model.load_state_dict(task.unflatten(trials[chosen].server.params), strict=False)
-    return model.cpu().eval()
+    return trained.built.task.module(trials[chosen].server.params)

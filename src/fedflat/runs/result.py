@@ -88,6 +88,8 @@ class Result:
             and probes if any measured.
         privacy: what differential privacy guarantees, None if the method does not add it.
         clients: the number of clients, None in results of early versions.
+        stopped: why training ended before its last round ("EarlyStopping: no higher accuracy in 10 evaluations"), None if
+            it did not, or because every seed diverged.
     """
 
     method: str
@@ -110,6 +112,7 @@ class Result:
     history: list[dict[str, Any]]
     privacy: dict[str, Any] | None = None
     clients: int | None = None
+    stopped: str | None = None
 
     @property
     def accuracy(self) -> float:
@@ -117,8 +120,8 @@ class Result:
         return self.final_accuracy
 
     def to_json(self) -> dict[str, Any]:
-        """Return the content of result.json: all fields but the history, and but `privacy` if it is None."""
-        left_out = {"history"} | ({"privacy"} if self.privacy is None else set())
+        """Return the content of result.json: all fields but the history, `privacy` and `stopped` if they are None."""
+        left_out = {"history"} | {name for name in ("privacy", "stopped") if getattr(self, name) is None}
         return {name: value for name, value in asdict(self).items() if name not in left_out}
 
     def curve(self, seed: int, key: str = "accuracy") -> list[float]:

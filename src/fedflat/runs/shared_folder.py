@@ -34,6 +34,11 @@ class SharedFolder:
         self.processes = processes
         self._folder = open_run_folder() if processes.leads else None
 
+    @property
+    def path(self) -> Path | None:
+        """The folder on rank 0, None on the others."""
+        return self._folder.path if self._folder else None
+
     def close(self) -> None:
         """Release the lock."""
         if self._folder:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import math
-import os
-import signal
-import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -32,61 +29,18 @@ from fedflat.engine.rounds import (
     update_servers,
 )
 from fedflat.probes import ProbeRunner, refuse_probes
+from fedflat.runs.callbacks import CallbackRunner, check_callback
 from fedflat.runs.build import BuiltRun, build_engine, build_run, client_state_device
 from fedflat.runs.config import dump_experiment, method_to_dict
 from fedflat.runs.experiment import Experiment
 from fedflat.runs.folder import RunFolder, trial_tensors
+from fedflat.runs.interrupt import InterruptAfterRound, Interrupted
 from fedflat.runs.result import Result, privacy_of_simulation, software_versions, summarise_history
 from fedflat.runs.shared_folder import SharedFolder, open_folder
 
 CHECKPOINT_SHARE = 20  # saving checkpoints may take about one part in this many of the time
 EXPECTED_ROUNDS = 50  # rounds for which an engine is told the clients' numbers of steps
-INTERRUPT_NOTICE = b"fedflat: interrupted; the round under way ends first and is saved (a second time ends at once)\n"
 Watcher = Callable[[int, list[dict[str, Any]]], None]  # called after each round with its number and the newest metrics
-
-
-class Interrupted(KeyboardInterrupt):
-    """A run was stopped by a signal after a round that is saved; `exit_code` is 130 for Ctrl-C, else 143 as of SIGTERM."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__()
-        self.exit_code = 130 if number == signal.SIGINT else 143
-
-
-class InterruptAfterRound:
-    """A context in which the first Ctrl-C, SIGTERM or SIGHUP only sets `signal`. The second one ends as usual.
-
-    Schedulers such as Slurm send SIGTERM some time before they kill a job. Signals that somebody else handles are left
-    alone, and so are all in threads other than the main one.
-    """
-
-    def __init__(self) -> None:
-        self.signal = 0  # the signal's number, 0 if none has come
-        main = threading.current_thread() is threading.main_thread()
-        usual = {"SIGINT": signal.default_int_handler, "SIGTERM": signal.SIG_DFL, "SIGHUP": signal.SIG_DFL}
-        known = {getattr(signal, name): handler for name, handler in usual.items() if hasattr(signal, name)}
-        self._handlers = {n: handler for n, handler in known.items() if main and signal.getsignal(n) is handler}
-
-    def __enter__(self) -> InterruptAfterRound:
-        for number in self._handlers:
-            signal.signal(number, self._receive)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._restore()
-        if self.signal and kind is None:
-            raise Interrupted(self.signal)
-
-    def _restore(self) -> None:
-        for number, handler in self._handlers.items():
-            signal.signal(number, handler)
-
-    def _receive(self, number: int, frame: object) -> None:
-        self._restore()
-        self.signal = number
-        os.write(2, INTERRUPT_NOTICE)  # print is not safe in a signal handler
 
 
 def metrics_row(task: Task, trial: Trial, test: Batch, played: int, seconds: float) -> dict[str, Any]:
@@ -155,6 +109,8 @@ class Training:
             experiment.probes, experiment.probing, experiment.method, built.task, built.client_data, self.test
         )
         self.history: list[dict[str, Any]] = []
+        self.keeps_local_models = False  # they need memory until the next round
+        self.last_cohort: tuple[CohortJob, TrainedCohort] | None = None  # of the first seed
         self.round, self.seconds, self.steps = 0, 0.0, 0
         self._restore()
         self._saved_round, self._next_save = self.round, 0.0  # no checkpoint is due before `seconds` is _next_save
@@ -168,18 +124,24 @@ class Training:
         device = client_state_device([(self.experiment, self.built)], self.engine, self.processes.size)
         return self.built.trials(self.experiment, device)
 
-    def finish(self, watch: Watcher) -> Result:
-        """Train the remaining rounds and return the result."""
-        self.play(watch)
-        return self.conclude()
-
-    def play(self, watch: Watcher) -> None:
-        """Train the remaining rounds; `watch` is called after each."""
-        began = time.perf_counter() - self.seconds
+    def rounds(self) -> Iterator[int]:
+        """Train the remaining rounds. After each, give its number; the time until the next is asked for is not counted."""
         while not self.done:
+            began = time.perf_counter() - self.seconds
             self.play_round()
             self.after_round(time.perf_counter() - began)
-            watch(self.round, self.newest)
+            self.seconds = time.perf_counter() - began
+            yield self.round
+
+    @property
+    def is_evaluated(self) -> bool:
+        """Whether the models were evaluated after the last round."""
+        return bool(self.history) and self.history[-1]["round"] == self.round
+
+    @property
+    def is_saved(self) -> bool:
+        """Whether the checkpoint is that of the last round."""
+        return self.folder is not None and self._saved_round == self.round
 
     @property
     def newest(self) -> list[dict[str, Any]]:
@@ -195,8 +157,13 @@ class Training:
     def play_round(self) -> None:
         """Train one round of every seed."""
         self.processes.set_round(self.round + 1)
+        self.last_cohort = None
         for exchange in range(self.experiment.method.exchanges):
-            self.finish_exchange(self.engine.train(self.begin_exchange(exchange)))
+            jobs = self.begin_exchange(exchange)
+            trained = self.engine.train(jobs)
+            self.finish_exchange(trained)
+            if self.keeps_local_models:
+                self.last_cohort = jobs[0], trained[0]
         self.end_round()
 
     def begin_exchange(self, exchange: int) -> list[CohortJob]:
@@ -236,17 +203,19 @@ class Training:
         return send_to_device(values, self.built.client_data.y.device, self.built.client_data.dtype)
 
     def _log_evaluation(self) -> None:
-        """Evaluate every seed on rank 0, and write the rows to metrics.jsonl."""
-        rows = self.processes.broadcast_value(self._evaluate)
+        """Evaluate every seed, and write the rows with what the probes have measured to metrics.jsonl."""
+        rows, probes = self.evaluate(), self.probe_runner.measure(self.trials, self.history)
+        rows = [row | measured for row, measured in zip(rows, probes, strict=True)]
         self.history += rows
         if self.folder:
             self.folder.log(rows)
 
-    def _evaluate(self) -> list[dict[str, Any]]:
-        """The rows of every seed, with what the probes have measured."""
-        rows = [metrics_row(self.evaluator, trial, self.test, self.round, self.seconds) for trial in self.trials]
-        probes = self.probe_runner.measure(self.trials, self.history)
-        return [row | measured for row, measured in zip(rows, probes, strict=True)]
+    def evaluate(self) -> list[dict[str, Any]]:
+        """Evaluate every seed on rank 0, and return the rows on all ranks."""
+        trials, played, seconds = self.trials, self.round, self.seconds
+        return self.processes.broadcast_value(
+            lambda: [metrics_row(self.evaluator, trial, self.test, played, seconds) for trial in trials]
+        )
 
     def _save_checkpoint(self) -> None:
         """Save a checkpoint. If that took more than a second, wait a while until the next one.
@@ -256,7 +225,7 @@ class Training:
         """
         before = time.perf_counter()
         self.save()
-        self._saved_round, spent = self.round, time.perf_counter() - before
+        spent = time.perf_counter() - before
         if spent > 1 and self.processes.size == 1 and self.experiment.checkpoint_every > 1:
             self._next_save = self.seconds + CHECKPOINT_SHARE * spent
 
@@ -266,6 +235,7 @@ class Training:
         counters = torch.tensor([self.round, self.seconds, self.steps], dtype=torch.float64)
         tensors = {f"trial.{t.seed}.{name}": tensor for t in self.trials for name, tensor in t.pack().items()}
         self.folder.save({"counters": counters, **tensors})
+        self._saved_round = self.round
 
     def _restore(self) -> None:
         """Continue from the folder's checkpoint, if it has one."""
@@ -283,12 +253,15 @@ class Training:
         for trial in self.trials:
             trial.unpack(trial_tensors(tensors, trial.seed))
 
-    def conclude(self, privacy: dict[str, Any] | None = None) -> Result:
-        """Return the result; write it and the final checkpoint to the folder.
+    def conclude(self, privacy: dict[str, Any] | None = None, stopped: str | None = None) -> Result:
+        """Return the result; write it and the final checkpoint to the folder. The last round is evaluated if it was not.
 
         Args:
             privacy: what differential privacy guarantees, if it is not that of a simulation of these rounds.
+            stopped: why training ended before its last round, if it did.
         """
+        if not self.is_evaluated:
+            self._log_evaluation()
         experiment, seeds = self.experiment, list(self.experiment.seeds)
         clients = len(self.built.client_rows)
         sent = count_traffic(experiment.method, self.built.initial_params[0])
@@ -308,6 +281,7 @@ class Training:
                 experiment.method, seeds, self.round, clients, experiment.cohort, experiment.sampling
             ),
             clients=clients,
+            stopped=stopped,
             **summarise_history(self.history, seeds),
         )
         if self.folder:
@@ -316,8 +290,31 @@ class Training:
         return result
 
 
+@contextmanager
+def open_training(experiment: Experiment, out: str | Path | None, resume: bool) -> Iterator[Training]:
+    """Build an experiment and open its folder while the `with` block lasts; the arguments are those of `run`."""
+    rank = find_rank(experiment.engine)
+    if rank.size > 1 and experiment.probes:
+        refuse_probes(experiment.probes)
+    with join_processes(rank, experiment.device) as processes, explain_out_of_memory():
+        built = build_run(experiment)
+        for start in built.initial_params:
+            processes.broadcast(start)
+        resume = resume or torchrun_restarts() > 0
+        folder = None if out is None else open_folder(processes, Path(out), dump_experiment(experiment), resume)
+        try:
+            yield Training(experiment, built, folder, processes=processes)
+        finally:
+            if folder:
+                folder.close()
+
+
 def run(
-    experiment: Experiment, out: str | Path | None = None, resume: bool = False, watch: Watcher | None = None
+    experiment: Experiment,
+    out: str | Path | None = None,
+    resume: bool = False,
+    watch: Watcher | None = None,
+    callbacks: Sequence[Any] = (),
 ) -> Result:
     """Train an experiment and return its result.
 
@@ -329,37 +326,39 @@ def run(
         out: the folder for configuration, metrics, checkpoints and result; nothing is written if None.
         resume: whether to continue an interrupted run in `out`. Processes that torchrun starts again always do.
         watch: called after each round with its number, from 1, and the rows of the last evaluation.
+        callbacks: objects with any of the methods of `Callback`, such as EarlyStopping(patience=20).
 
     Raises:
         UserError: an option cannot be used, or the folder belongs to another run.
+        CallbackError: a callback raised an exception; the run is saved.
     """
-    rank = find_rank(experiment.engine)
-    if rank.size > 1 and experiment.probes:
-        refuse_probes(experiment.probes)
-    with join_processes(rank, experiment.device) as processes, explain_out_of_memory():
-        built = build_run(experiment)
-        for start in built.initial_params:
-            processes.broadcast(start)
-        resume = resume or torchrun_restarts() > 0
-        folder = None if out is None else open_folder(processes, Path(out), dump_experiment(experiment), resume)
-        try:
-            training = Training(experiment, built, folder, processes=processes)
-            return _train_to_end(training, watch or (lambda round, rows: None))
-        finally:
-            if folder:
-                folder.close()
+    for callback in callbacks:
+        check_callback(callback)
+    with open_training(experiment, out, resume) as training:
+        return train_to_end(training, watch or (lambda round, rows: None), callbacks)
 
 
-def _train_to_end(training: Training, watch: Watcher) -> Result:
-    """Train the remaining rounds. In one process with a folder, Ctrl-C or SIGTERM first saves the round under way."""
-    if training.folder is None or training.processes.size > 1:
-        return training.finish(watch)
-    with InterruptAfterRound() as interrupt:
+def train_to_end(training: Training, watch: Watcher, callbacks: Sequence[Any] = ()) -> Result:
+    """Train the remaining rounds. In one process with a folder, Ctrl-C or SIGTERM first saves the round under way.
 
-        def watch_and_interrupt(round: int, rows: list[dict[str, Any]]) -> None:
-            watch(round, rows)
-            if interrupt.signal:
-                training.save()
-                raise Interrupted(interrupt.signal)
-
-        return training.finish(watch_and_interrupt)
+    Args:
+        training: the run.
+        watch: called after each round.
+        callbacks: called as `Callback` says.
+    """
+    runner, result = CallbackRunner(callbacks, training), None
+    one_process = training.folder is not None and training.processes.size == 1
+    try:
+        with InterruptAfterRound(one_process) as interrupt:
+            stop = runner.start()
+            for round in () if stop else training.rounds():
+                watch(round, training.newest)
+                if stop := runner.after_round():
+                    break
+                if interrupt.signal:
+                    training.save()
+                    raise Interrupted(interrupt.signal)
+            result = training.conclude(stopped=stop.reason if stop else None)
+    finally:
+        runner.end(result)
+    return result
