@@ -23,6 +23,7 @@ def store(
     rounds: int | None = None,
     diverged: bool = False,
     curve: list[list[float]] | None = None,
+    data: str = "CIFAR-10",
 ) -> None:
     """Store one value per seed, under the cell's own measure."""
     cell = find_cell(name)
@@ -32,5 +33,5 @@ def store(
         for seed, value in enumerate(values)
     }
     run = {"seeds": list(range(len(values))), "rounds": 100, "seconds": 50.0, "together": 1, "precision": "tf32"}
-    run |= {"data": "CIFAR-10 (JPEG)", "versions": {"hardware": "h"}}
+    run |= {"data": data, "versions": {"hardware": "h"}}
     write_record(folder, StoredRecord(name, experiment_to_dict(experiment), rounds or experiment.rounds, seeds, [run]))

@@ -100,7 +100,7 @@ def test_the_same_command_continues_after_the_budget(
 ) -> None:
     words = ["fedsol/table2", "--cells", "cifar10 lda-0.3 fedprox", *SMALL, "--seeds", "0", "--budget", "1h"]
     with monkeypatch.context() as patch:
-        now = iter([0.0, 0.0])  # at the start and after round 1
+        now = iter([0.0])  # after round 1
         patch.setattr("fedflat.reproduce.train.time", SimpleNamespace(monotonic=lambda: next(now, math.inf)))
         assert reproduce(*words) == 0
     assert "stopped after round 2; the same command continues" in capsys.readouterr().out
@@ -116,7 +116,7 @@ def test_nothing_is_started_after_the_budget(reproduce: Reproduce, capsys: pytes
     words = ["fedsol/table2", "--cells", "cifar10 lda-0.3 fed*o*", *SMALL, "--seeds", "0", "--budget", "0.001s"]
     assert reproduce(*words) == 0
     out = capsys.readouterr().out
-    assert out.count("1 run of 3 rounds") == out.count("not started, the time is over") == 1
+    assert out.count("not started, the time is over") == 1
     assert not reproduce.records()
     assert not reproduce.runs.exists()
 
@@ -165,7 +165,7 @@ def test_page_is_rebuilt_from_results(reproduce: Reproduce, tmp_path: Path) -> N
     assert "| cifar10 lda-0.1 fedsol | 64.13 ± 0.46 | 64.50 ± 0.71 (2 seeds) | +0.37 | within 2 sd |" in text
     assert "| fedsol/table2 | FedSOL is best on CIFAR-10 at α = 0.1 | not run yet |" in text
     assert "starts from ImageNet weights" in text
-    assert "Trained on CIFAR-10 (JPEG) on h, tf32." in text
+    assert "Trained on CIFAR-10 on h, tf32." in text
     before = text
     assert reproduce("--show", "--out", str(out)) == 0
     assert out.read_text(encoding="utf-8") == before

@@ -26,8 +26,9 @@ from fedflat.reproduce.claims import (
     our_text,
     verdict,
 )
+from fedflat.reproduce.final_numbers import accuracy_numbers, thinned_curve
 from fedflat.reproduce.render import table_rows
-from fedflat.reproduce.results import StoredResults, accuracy_numbers, first_reaching, read_record, thinned_curve
+from fedflat.reproduce.results import StoredResults, first_reaching, read_record
 from fedflat.reproduce.table import MEASURES
 from fedflat.reproduce.train import ReproduceRequest, group_jobs, missing_seeds, training_jobs
 
@@ -187,13 +188,13 @@ def test_an_accuracy_never_reached_is_worst(tmp_path: Path, fedgf: float, fedasa
 
 def test_a_claim_of_the_released_code(tmp_path: Path) -> None:
     claim = Claim("Best", "fedsol/table2", "cifar10 lda-0.1", "fedsol", ("fedavg", "fedsol"))
-    released = claim.released()
+    released = claim.under("released")
     store(tmp_path, FEDAVG, 56.0)
     store(tmp_path, FEDSOL, 50.0)
     assert claim.check(StoredResults(tmp_path)).startswith("does not hold here")
     assert released.comparisons(StoredResults(tmp_path)) == []
     store(tmp_path, f"{FEDSOL} released", 64.0)
-    assert (released.text, released.check(StoredResults(tmp_path))) == ("Best, as released", "holds")
+    assert released.check(StoredResults(tmp_path)) == "holds"
     assert released.numbers_text(StoredResults(tmp_path)) == "lda-0.1: fedsol 64.00 (1 seed), fedavg 56.00 (1 seed)"
 
 
@@ -237,7 +238,7 @@ def test_missing_seeds_and_measures(tmp_path: Path) -> None:
 def test_partitions_are_trained_together(tmp_path: Path) -> None:
     cells = [cell for cell in find_table("fedsol/table2").cells if cell.words[0] == "cifar10"]
     request = ReproduceRequest(results=tmp_path, dataset="digits")
-    groups = group_jobs(training_jobs(cells, request.stored(), request))
+    groups = [*group_jobs(training_jobs(cells, request.stored(), request)).values()]
     assert [len(group) for group in groups] == [8] * 8
     assert len({group[0].experiment.method for group in groups}) == 8
 

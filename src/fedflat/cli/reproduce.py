@@ -6,7 +6,7 @@ import re
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -16,8 +16,9 @@ from fedflat.engine.processes import find_rank
 from fedflat.errors import NOT_SHOWN, UserError, near_miss
 from fedflat.options import Count, Index
 from fedflat.reproduce.cells import TABLES, find_table
+from fedflat.reproduce.queue import QUEUE, claim_group
 from fedflat.reproduce.render import FORMATS, as_text, reproduction_page, table_rows
-from fedflat.reproduce.results import StoredResults
+from fedflat.reproduce.results import StoredResults, default_results, delete_jpeg
 from fedflat.reproduce.table import PaperTable, TableCell
 from fedflat.reproduce.train import (
     BudgetSpent,
@@ -43,6 +44,9 @@ class ReproduceOptions:
     """A variant of the cells, such as released; the paper's own settings unless given."""
     seeds: tuple[Index, ...] = (0, 1, 2)
     """Seeds; those that are stored are not trained again."""
+    queue: bool = False
+    """Train what is most useful next, over all tables, instead of a TABLE; with --show, list it.
+    Several processes may do so side by side. The queue has seeds of its own."""
     rounds: Count | None = None
     """Fewer rounds than the paper's, for a try; there is no verdict then."""
     dataset: str | None = None
@@ -55,16 +59,20 @@ class ReproduceOptions:
     """Where to train; auto takes a GPU if there is one."""
     precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = "auto"
     """Arithmetic of the models; auto is tf32 on a GPU, fp32 on a CPU."""
-    results: Path = Path("results")
-    """Folder of the stored results."""
+    results: Path | None = None
+    """Folder of the stored results; unless given, results/ of the checkout that this code runs from, or of the current
+    folder if the package is installed without one."""
     runs: Path = Path("runs/reproduce")
     """Folder for run folders, from which interrupted training continues."""
     data_note: str = ""
-    """Words about the data, stored with the results, such as "CIFAR-10 (JPEG)"."""
+    """Words about the data, stored with the results; "cifar10 (original pixels)" and so on unless given. JPEG is added
+    if the data were prepared from JPEG files."""
+    delete_jpeg: bool = False
+    """Delete all stored results that were trained on JPEG images."""
     show: bool = False
     """Train nothing: print the tables from what is stored, or write the page about all tables to --out."""
-    out: Path = Path("docs/reproduction.md")
-    """The page that --show writes."""
+    out: Path | None = None
+    """The page that --show writes, docs/reproduction.md beside the results unless given."""
     markdown: bool = False
     """Print the table in Markdown."""
     latex: bool = False
@@ -78,6 +86,9 @@ def reproduce_command(words: list[str]) -> None:
     began = time.monotonic()
     names, flags = split_positionals(words)
     options = parse_options(ReproduceOptions, flags, "fedflat reproduce [TABLE ...]")
+    results = options.results or default_results()
+    out = options.out or results.parent / "docs" / "reproduction.md"
+    options = replace(options, results=results, out=out)
     _check(options, names)
     if find_rank(options.engine).size > 1:
         raise UserError(None, "reproduce", "trains in one process; do not start it with torchrun")
@@ -85,11 +96,15 @@ def reproduce_command(words: list[str]) -> None:
     deadline = began + _seconds(options.budget)
     request = ReproduceRequest(**{name: getattr(options, name) for name in fields}, deadline=deadline)
     form = next((name for name in FORMATS if getattr(options, name)), "text")
-    if names:
+    if options.delete_jpeg:
+        print(f"deleted: {_plural(len(delete_jpeg(request.results)), 'file')} in {request.results}")
+    elif options.queue:
+        list_queue(request, form) if options.show else train_queue(request)
+    elif names:
         reproduce_tables(names, request, options.cells, options.variant, options.show, form)
     elif options.show:
-        reproduction_page(request, options.out)
-        print(f"written: {options.out}")
+        reproduction_page(request, out)
+        print(f"written: {out}")
     else:
         list_tables(request, form)
 
@@ -100,6 +115,9 @@ def _check(options: ReproduceOptions, names: list[str]) -> None:
     forms = [f"--{name}" for name in FORMATS if getattr(options, name)]
     if len(forms) > 1:
         raise UserError(None, " ".join(forms), "choose one form")
+    for name in ("queue", "delete_jpeg"):
+        if getattr(options, name) and names:
+            raise UserError(name, NOT_SHOWN, "is about all tables; name none")
     for name in ("cells", "variant"):
         if getattr(options, name) and not names:
             raise UserError(
@@ -110,10 +128,12 @@ def _check(options: ReproduceOptions, names: list[str]) -> None:
 
 def _check_paths(options: ReproduceOptions, names: list[str]) -> None:
     """Raise UserError for paths that cannot be read or written, before anything is trained."""
+    assert options.results
+    assert options.out
     check_folder("results", options.results)
-    if names and not options.show:
+    if (names or options.queue) and not options.show:
         check_writable("results", options.results, options.results)
-    if options.show and not names:
+    if options.show and not names and not options.queue:
         check_file(options.out, "reproduction.md")
         if not options.results.is_dir():
             raise UserError("results", options.results, "no such folder; the page is written from stored results")
@@ -135,6 +155,24 @@ def list_tables(request: ReproduceRequest, form: str = "text") -> None:
     rows = [(name, table.title, *_counts(table, stored, request)) for name, table in TABLES.items()]
     headings = ("table", "about", "cells", "done", "missing", "no data", "unavailable")
     print(FORMATS.get(form, as_text)(rows, headings))
+    if form == "text":
+        print(f"stored results: {request.results}")
+
+
+def list_queue(request: ReproduceRequest, form: str = "text") -> None:
+    """Print the entries of the queue with the number of runs that are still missing."""
+    stored, rows = request.stored(), []
+    for place, entry in enumerate(QUEUE, 1):
+        jobs = training_jobs(entry.find_cells(), stored, replace(request, seeds=entry.seeds), prepared_only=False)
+        rows.append((str(place), entry.text, str(sum(len(job.experiment.seeds) for job in jobs))))
+    print(FORMATS.get(form, as_text)(rows, ("place", "fedflat reproduce", "runs to train")))
+
+
+def train_queue(request: ReproduceRequest) -> None:
+    """Train the entries of the queue one after another, until the deadline has passed."""
+    for entry in QUEUE:
+        if not train_missing(entry.find_cells(), replace(request, seeds=entry.seeds)):
+            return
 
 
 def _counts(table: PaperTable, stored: StoredResults, request: ReproduceRequest) -> tuple[str, ...]:
@@ -168,7 +206,7 @@ def reproduce_tables(
     chosen = choose_cells([find_table(name) for name in dict.fromkeys(names)], patterns, variant)
     if not show:
         cells = [cell for _, cells in chosen for cell in cells]
-        train_missing(training_jobs(cells, request.stored(), request), request)
+        train_missing(cells, request)
         _warn_of_missing_data(cells, request)
     stored = request.stored()
     for table, cells in chosen:
@@ -192,17 +230,33 @@ def choose_cells(tables: Sequence[PaperTable], patterns: Sequence[str], variant:
     return [(table, own) for table, own in zip(tables, matching, strict=True) if own]
 
 
-def train_missing(jobs: Sequence[TrainingJob], request: ReproduceRequest) -> None:
-    """Train jobs, group after group, until all are done or the deadline has passed."""
-    for group in group_jobs(jobs):
-        runs, rounds = sum(len(job.experiment.seeds) for job in group), group[0].experiment.rounds
-        about = f"{_plural(len(group), 'partition')}, {_plural(runs, 'run')} of {rounds} rounds"
-        print(f"{group[0].label}: {about}", flush=True)
-        try:
-            train_group(group, request, lambda text: print(text, flush=True))
-        except BudgetSpent as reason:
-            print(f"{group[0].label}: {reason}", flush=True)
-            return
+def train_missing(cells: Sequence[TableCell], request: ReproduceRequest) -> bool:
+    """Train what is missing of cells, group after group, but for groups that another process is training.
+
+    Returns False if the deadline has passed.
+    """
+    for key in group_jobs(training_jobs(cells, request.stored(), request)):
+        if time.monotonic() >= request.deadline:
+            print("not started, the time is over; the same command continues here", flush=True)
+            return False
+        with claim_group(request.runs, key) as claimed:
+            group = group_jobs(training_jobs(cells, request.stored(), request)).get(key, [])
+            if claimed and group and not _train_group(group, request):
+                return False
+    return True
+
+
+def _train_group(group: Sequence[TrainingJob], request: ReproduceRequest) -> bool:
+    """Train a group of jobs. Returns False if the deadline has passed."""
+    runs, rounds = sum(len(job.experiment.seeds) for job in group), group[0].experiment.rounds
+    about = f"{_plural(len(group), 'partition')}, {_plural(runs, 'run')} of {rounds} rounds"
+    print(f"{group[0].label}: {about}", flush=True)
+    try:
+        train_group(group, request, lambda text: print(text, flush=True))
+    except BudgetSpent as reason:
+        print(f"{group[0].label}: {reason}", flush=True)
+        return False
+    return True
 
 
 def _plural(number: int, noun: str) -> str:

@@ -28,8 +28,8 @@ def verdict(table: PaperTable, cell: TableCell, stored: StoredResults) -> str:
 
     - within 2 sd: |m − p| is at most the allowed distance.
     - same ranking: |m − p| is larger, but m is above the same rivals and below the same rivals as in the paper. A rival
-      counts if we have its number, if it did not diverge here, and if the printed numbers differ by more than the
-      allowed distance. At least one rival must count.
+      counts if we have its number, from the same variant and the same images, if it did not diverge here, and if the
+      printed numbers differ by more than the allowed distance. At least one rival must count.
     - not reproduced: |m − p| is larger, and m is on the other side of a rival.
     - outside, no rival yet: |m − p| is larger, and no rival counts.
     - fails too, trains here: the paper says that training does not converge. It fails here as well if a seed diverged
@@ -71,7 +71,9 @@ def _same_side_of_rivals(table: PaperTable, cell: TableCell, ours: OurValue, sto
     same_side = []
     for rival in table.rivals(cell):
         theirs = stored.ours(rival)
-        if rival.printed is None or theirs is None or theirs.diverged or not stored.comparable(rival, theirs):
+        if rival.printed is None or theirs is None or theirs.diverged or theirs.jpeg != ours.jpeg:
+            continue
+        if not stored.comparable(rival, theirs):
             continue
         gap = cell.printed - rival.printed
         allowed = [allowed_difference(one, None, table.spread) for one in (cell, rival)] if math.isfinite(gap) else []
@@ -134,7 +136,8 @@ class Claim:
     - is undecided if none shows the opposite but some are too close.
 
     Rivals that diverged here are named and not compared. An accuracy that is never reached counts as infinitely many
-    rounds. "As released" means that the best method is trained as in the released code, its rivals as in the papers.
+    rounds. In a variant, rivals are those of the variant, or the paper's where they do not differ in it. Numbers of
+    JPEG images are compared with each other only, and not at all once there are others.
 
     Args:
         text: the claim in words.
@@ -154,9 +157,9 @@ class Claim:
     margin: float = 0.0
     variant: str = ""
 
-    def released(self) -> Claim:
-        """Return the same claim about the released code."""
-        return replace(self, text=f"{self.text}, as released", variant="released")
+    def under(self, variant: str) -> Claim:
+        """Return the same claim about the cells of a variant."""
+        return replace(self, variant=variant)
 
     def pairs(self) -> list[tuple[TableCell, TableCell]]:
         """Return every cell of `best` with each cell that it should be better than."""
@@ -169,10 +172,15 @@ class Claim:
         return not cell.unavailable and (not self.rivals or cell.method in self.rivals)
 
     def comparisons(self, stored: StoredResults) -> list[Comparison]:
-        """Return the pairs for which both numbers are stored after all rounds."""
+        """Return the pairs for which both numbers are stored after all rounds, of the same images.
+
+        Those of JPEG images are returned only if there are no others.
+        """
         numbers = [(cell, rival, stored.ours(cell), stored.ours(rival)) for cell, rival in self.pairs()]
         known = [Comparison(cell, rival, ours, theirs) for cell, rival, ours, theirs in numbers if ours and theirs]
-        return [c for c in known if stored.comparable(c.cell, c.ours) and stored.comparable(c.rival, c.theirs)]
+        whole = [c for c in known if stored.comparable(c.cell, c.ours) and stored.comparable(c.rival, c.theirs)]
+        alike = [c for c in whole if c.ours.jpeg == c.theirs.jpeg]
+        return [c for c in alike if not c.ours.jpeg] or alike
 
     def check(self, stored: StoredResults) -> str:
         """Return whether the claim holds, in words."""

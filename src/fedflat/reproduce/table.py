@@ -137,8 +137,10 @@ class PaperTable:
     variants: tuple[TableCell, ...] = ()
 
     def rivals(self, cell: TableCell) -> list[TableCell]:
-        """Return the cells of the same group with other methods."""
-        return [other for other in self.cells if other.group == cell.group and other.method != cell.method]
+        """Return the cells of the same group with other methods: of the same variant if there are, else the paper's."""
+        others = [other for other in self.cells if other.group == cell.group and other.method != cell.method]
+        varied = {(other.column, other.row): other for other in self.variants if other.variant == cell.variant}
+        return [varied.get((other.column, other.row), other) for other in others]
 
     def joined(self, other: PaperTable) -> PaperTable:
         """Return this table with the cells of another part of it."""

@@ -11,12 +11,12 @@ import math
 import subprocess
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedflat.data.catalogue import DATASETS
-from fedflat.data.prepared import prepared_path
+from fedflat.data.prepared import inspect_prepared, prepared_path
 from fedflat.methods.fedavg import FedAvg
 from fedflat.reproduce.cells import (
     PARTITION,
@@ -26,15 +26,8 @@ from fedflat.reproduce.cells import (
     wanted_measures,
     wanted_probes,
 )
-from fedflat.reproduce.results import (
-    Device,
-    StoredRecord,
-    StoredResults,
-    accuracy_numbers,
-    final_model_numbers,
-    thinned_curve,
-    write_record,
-)
+from fedflat.reproduce.final_numbers import Device, accuracy_numbers, final_model_numbers, thinned_curve
+from fedflat.reproduce.results import JPEG, StoredRecord, StoredResults, default_results, write_record
 from fedflat.reproduce.table import TableCell
 from fedflat.runs.build import choose_device
 from fedflat.runs.config import dump_experiment, experiment_to_dict
@@ -52,17 +45,17 @@ class ReproduceRequest:
     """How tables are reproduced.
 
     Args:
-        results: folder of the stored results.
+        results: folder of the stored results; `default_results` unless given.
         runs: folder for the run folders, from which interrupted training continues.
         seeds: seeds that every cell should have.
         rounds: number of rounds if it is not to be the paper's.
         dataset: data set if it is not to be the paper's.
         engine, device, precision: how clients train, as in Experiment.
-        data_note: words about the data, stored with the results.
+        data_note: words about the data, stored with the results; "cifar10 (original pixels)" unless given.
         deadline: value of time.monotonic() after which no further round is trained.
     """
 
-    results: Path = Path("results")
+    results: Path = field(default_factory=default_results)
     runs: Path = Path("runs/reproduce")
     seeds: tuple[int, ...] = (0, 1, 2)
     rounds: int | None = None
@@ -91,11 +84,18 @@ class ReproduceRequest:
         marks = [f"@{self.dataset}"] * bool(self.dataset) + [f"@rounds-{rounds}"] * bool(rounds)
         return " ".join([cells_like(cell)[0].name, *marks])
 
+    def data_text(self, experiment: Experiment) -> str:
+        """Return the words about an experiment's data, which always tell whether images went through JPEG."""
+        name = str(experiment.dataset)
+        note = self.data_note or (f"{name} (original pixels)" if name in DATASETS else name)
+        return f"{note} (JPEG)" if JPEG not in note and is_prepared_from_jpeg(name) else note
+
     def run_folder(self, job: TrainingJob) -> Path:
-        """Return the run folder of a job; its name has a hash of the configuration."""
+        """Return the run folder of a job; its name has a hash of the configuration, and a mark for JPEG images."""
         digest = hashlib.sha256(dump_experiment(job.experiment).encode()).hexdigest()[:8]
         cell = cells_like(job.cells[0])[0]
-        return self.runs / cell.table / f"{'_'.join(cell.words)}-{digest}"
+        mark = "-jpeg" if JPEG in self.data_text(job.experiment) else ""
+        return self.runs / cell.table / f"{'_'.join(cell.words)}-{digest}{mark}"
 
 
 class TrainingJob(NamedTuple):
@@ -116,11 +116,22 @@ def data_prepared(cell: TableCell, dataset: str | None = None) -> bool:
     return name not in DATASETS or prepared_path(name).exists()
 
 
+def is_prepared_from_jpeg(dataset: str) -> bool:
+    """Return whether a data set is prepared on this machine, from JPEG files."""
+    path = prepared_path(dataset)
+    return dataset in DATASETS and path.exists() and "jpeg" in inspect_prepared(path)[0]["source"]
+
+
 def missing_seeds(cells: Sequence[TableCell], stored: StoredResults, request: ReproduceRequest) -> tuple[int, ...]:
-    """Return the requested seeds for which cells with equal settings lack a number."""
+    """Return the requested seeds for which cells with equal settings lack a number.
+
+    Numbers of JPEG images count as missing, unless the data at hand are JPEG images too.
+    """
     experiment = stored.experiment(cells[0])
     record = stored.record(experiment)
     if record is None or record.rounds != experiment.rounds:
+        return request.seeds
+    if record.jpeg and JPEG not in request.data_text(experiment):
         return request.seeds
     measures = {"final", *wanted_measures(cells), *(cell.measure for cell in cells if "." in cell.measure)}
     return tuple(seed for seed in request.seeds if not measures <= record.numbers(seed).keys())
@@ -132,23 +143,36 @@ def target_cells(cells: Sequence[TableCell]) -> list[TableCell]:
     return [replace(c, row="fedavg", measure="last100", setting={**c.setting, "method": FedAvg()}) for c in relative]
 
 
-def training_jobs(cells: Sequence[TableCell], stored: StoredResults, request: ReproduceRequest) -> list[TrainingJob]:
-    """Return one job for each setting of which a seed is missing, if its data set is prepared here."""
+def training_jobs(
+    cells: Sequence[TableCell], stored: StoredResults, request: ReproduceRequest, prepared_only: bool = True
+) -> list[TrainingJob]:
+    """Return one job for each setting of which a seed is missing.
+
+    Args:
+        cells: cells of any tables.
+        stored: what was trained before.
+        request: the seeds that cells should have.
+        prepared_only: leave out cells whose data set is not prepared on this machine.
+    """
     by_setting: dict[str, list[TableCell]] = {}
     for cell in [*cells, *target_cells(cells)]:
-        if cell.measure != "models" and not cell.unavailable and data_prepared(cell, request.dataset):
+        possible = cell.measure != "models" and not cell.unavailable
+        if possible and (not prepared_only or data_prepared(cell, request.dataset)):
             by_setting.setdefault(experiment_key(stored.experiment(cell)), []).append(cell)
     fields = {"engine": request.engine, "device": request.device, "precision": request.precision}
     missing = [(alike, missing_seeds(alike, stored, request)) for alike in by_setting.values()]
     return [TrainingJob(alike, stored.experiment(alike[0], seeds=seeds, **fields)) for alike, seeds in missing if seeds]
 
 
-def group_jobs(jobs: Sequence[TrainingJob]) -> list[list[TrainingJob]]:
-    """Group jobs that differ only in the partition and the seeds; each job of a group gets the probes of all."""
+def group_jobs(jobs: Sequence[TrainingJob]) -> dict[str, list[TrainingJob]]:
+    """Group jobs that differ only in the partition and the seeds; each job of a group gets the probes of all.
+
+    The key of a group is the experiment_key of its jobs without the partition.
+    """
     groups: dict[str, list[TrainingJob]] = {}
     for job in jobs:
         groups.setdefault(experiment_key(job.experiment, without=PARTITION), []).append(job)
-    return [_with_probes(group) for group in groups.values()]
+    return {key: _with_probes(group) for key, group in groups.items()}
 
 
 def _with_probes(group: list[TrainingJob]) -> list[TrainingJob]:
@@ -172,8 +196,6 @@ def train_group(group: Sequence[TrainingJob], request: ReproduceRequest, log: Ca
 
     Raises BudgetSpent at the end of the round in which the deadline passes.
     """
-    if time.monotonic() >= request.deadline:
-        raise BudgetSpent("not started, the time is over; the same command continues here")
     folders = [request.run_folder(job) for job in group]
     label = group[0].label + (f" and {len(group) - 1} more" if len(group) > 1 else "")
     watch = progress_watcher(label, group[0].experiment.rounds, request.deadline, log)
@@ -226,7 +248,7 @@ def _record(job: TrainingJob, folder: Path, result: Result, together: int, reque
         "together": together,
         "client_steps_per_second": result.client_steps_per_second,
         "precision": _precision(experiment),
-        "data": request.data_note or str(experiment.dataset),
+        "data": request.data_text(experiment),
         "commit": code_commit(),
         "versions": result.versions,
     }
