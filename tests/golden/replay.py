@@ -18,9 +18,10 @@ from fedflat.core.task import Batch, Task
 from fedflat.data.batches import BatchPlan
 from fedflat.engine import ENGINES
 from fedflat.engine.rounds import CohortJob, Engine, TrainedCohort, Trial, play_round
+from fedflat.methods.wrappers import training_params
 
 CASES = Path(__file__).parent / "cases"
-ALIASES = {"lam": ("lambda",), "ghat": ("g_hat", "g"), "momentum": ("m",)}
+ALIASES = {"lam": ("lambda",), "ghat": ("g_hat", "g"), "momentum": ("m",), "evaluated": ("mean2",)}
 
 
 class Net(nn.Module):
@@ -104,14 +105,18 @@ def _optimiser(meta: Any) -> tuple[float, float]:
 
 
 def _recorded(trial: Trial, recorder: Recorder, clients: int) -> dict[str, list[Tensor]]:
-    """Return the round's states and messages by the files' names; with two exchanges a file may hold either message."""
+    """Return the round's states and messages by the files' names; with two exchanges a file may hold either message.
+
+    `server.params` of a file may be the model that is evaluated, or the one from which training continues.
+    """
     messages = [_named("broadcast", message) for message in recorder.messages]
-    server = _named("server", trial.server) | {"server.params": trial.server.params}
+    server = _named("server", trial.server)
     if hasattr(trial.server, "perturbed"):  # FedGF stores the difference from params
         server["server.perturbed"] = trial.server.perturbed
     states = server | _named("client", trial.clients.gather(range(clients))) | {"local.params": recorder.ends[-1]}
     first = {"exchange0.local.params": recorder.ends[0]} if len(recorder.ends) > 1 else {}
     once = {name: [value] for name, value in (states | first).items()}
+    once["server.params"] = [trial.server.params, training_params(trial.server)]
     return once | {name: [message[name] for message in messages] for name in messages[0]}
 
 

@@ -31,7 +31,13 @@ TABLE: dict[str, Method] = {
     "fedgf_fedavgm": ff.ServerMomentum(beta=0.9),
     "fedgloss_sam_paper": ff.FedGloSS(rho=0.2, rho_local=0.1, beta=5.0),
     "np_fedsmoo": ff.FedSMOO(rho=0.1, beta=5.0),
-    "np_mofedsam_equalK": ff.MoFedSAM(rho=0.1, beta=0.1),
+    "np_mofedsam_equalK": ff.MoFedSAM(rho=0.1, beta=0.1, direction="each"),
+    "np_fedlesam": ff.FedLESAM(rho=0.1, steps="plain"),
+    "np_fedgmt": ff.FedGMT(gamma=1.0, tau=3.0, ema_alpha=0.6, beta=5.0),
+    "np_fedcm_equalK": ff.FedCM(cm_alpha=0.1, direction="each"),
+    "np_fedacg": ff.FedACG(lam=0.85, beta=0.1),
+    "np_fedexp": ff.FedExP(epsilon=1e-3),
+    "np_feddecorr": ff.FedDecorr(beta=0.1),
 }
 
 Values = Mapping[str, Any]
@@ -48,9 +54,15 @@ RENAMED: dict[type[Method], dict[str, str]] = {
     ff.FedASAM: {"eta_asam": "eta"},
     ff.FedNTD: {"temperature": "tau"},
     ff.MOON: {"temperature": "tau"},
+    ff.FedGMT: {"alpha": "ema_alpha"},
+    ff.FedCM: {"alpha": "cm_alpha"},
+    ff.FedACG: {"lambda": "lam"},
+    ff.FedLESAM: {"alpha": "dyn_alpha", "lamb": "dyn_alpha", "K": "steps"},
     **dict.fromkeys([ff.SCAFFOLD, ff.FedGAMMA], CONTROLS),
     **dict.fromkeys([ff.ServerAdam, ff.ServerYogi, ff.ServerAdagrad], SERVER),
 }
+
+LESAM_BASES = {"scaffold": ("lesam_s", "lesam-s", "scaffold"), "feddyn": ("lesam_d", "lesam-d", "feddyn")}
 
 # A method's hyper-parameters as a file describes them → our values; the second argument is its method, case and notes.
 DESCRIBED: dict[type[Method], Callable[[Values, str], dict[str, Any]]] = {
@@ -68,6 +80,22 @@ DESCRIBED: dict[type[Method], Callable[[Values, str], dict[str, Any]]] = {
         [ff.ServerAdam, ff.ServerYogi, ff.ServerAdagrad],
         lambda given, text: {"v0": given.get("v0", None if "tau^2" in text else 0.0)},
     ),
+    # Files with equal K may say either; the ratio's formula has a second mean.
+    **dict.fromkeys(
+        [ff.FedCM, ff.MoFedSAM],
+        lambda given, text: {"direction": "ratio" if "ratio" in text or "/ mean_S" in text else "each"},
+    ),
+    ff.FedGMT: lambda given, text: {"dual": given.get("dual", "cohort" if "_cohort" in text else "all")},
+    ff.FedACG: lambda given, text: {"beta": given.get("beta", 0.0)},
+    ff.FedDecorr: lambda given, text: {"scale": given.get("scale", "paper" if "_paper" in text else "released")},
+    ff.FedExP: lambda given, text: {
+        "epsilon_per": "client" if "released" in text or "|S|" in f"{given.values()} {text}" else "round"
+    },
+    ff.FedLESAM: lambda given, text: {
+        "base": next((base for base, names in LESAM_BASES.items() if any(n in text.lower() for n in names)), "none"),
+        "reference": "round" if "_round" in text or "previous round" in text else "client",
+        "steps": "plain",
+    },
 }
 
 
@@ -132,7 +160,17 @@ def _meta(case: str) -> dict[str, Any]:
         ("fedgloss", {"rho_server": 0.2, "dual_divisor": "N*S"}, ff.FedGloSS(rho=0.2, dual="released")),
         ("fedasam", {"rho": 0.5, "eta": 0.2}, ff.FedASAM(rho=0.5, eta=0.2, biases=False)),
         ("fedasam", {"rho": 0.5}, ff.FedASAM(rho=0.5, eta=0.0, biases=True)),
-        ("mofedsam", {"rho": 0.1, "beta": 0.9}, ff.MoFedSAM(rho=0.1, beta=0.9)),
+        ("mofedsam", {"rho": 0.1, "beta": 0.9}, ff.MoFedSAM(rho=0.1, beta=0.9, direction="each")),
+        ("mofedsam_ratio", {"rho": 0.1, "beta": 0.9}, ff.MoFedSAM(rho=0.1, beta=0.9)),
+        ("fedcm_ratio", {"alpha": 0.2}, ff.FedCM(cm_alpha=0.2)),
+        ("fedcm_ragged", {"alpha": 0.2}, ff.FedCM(cm_alpha=0.2, direction="each")),
+        ("fedgmt", {"alpha": 0.6, "dual": "cohort"}, ff.FedGMT(ema_alpha=0.6, dual="cohort")),
+        ("fedacg_noprox", {"lambda": 0.85}, ff.FedACG(lam=0.85, beta=0.0)),
+        ("fedexp_released", {"epsilon": 1e-3}, ff.FedExP(epsilon_per="client")),
+        ("feddecorr", {"beta": 0.1, "scale": "paper"}, ff.FedDecorr(scale="paper")),
+        ("fedlesam_s", {"rho": 0.1}, ff.FedLESAM(rho=0.1, base="scaffold", steps="plain")),
+        ("fedlesam_d", {"alpha": 0.2}, ff.FedLESAM(base="feddyn", dyn_alpha=0.2, steps="plain")),
+        ("fedlesam_round", {"rho": 0.1}, ff.FedLESAM(reference="round", steps="plain")),
     ],
 )
 def test_meta_to_method(name: str, given: dict[str, Any], method: Method) -> None:

@@ -15,7 +15,9 @@ from torch import Tensor
 import fedflat as ff
 from fedflat.core.local_training import SGD, LocalState, local_step
 from fedflat.core.method import Cohort, Local, Message, Method
+from fedflat.core.state import stack_states, tree_map
 from fedflat.core.task import Batch
+from fedflat.engine.sequential import client_batches
 from fedflat.methods.shared import effective_steps
 
 
@@ -68,6 +70,59 @@ def test_fedntd_direction_at_a_temperature() -> None:
     torch.testing.assert_close(ours, _autograd(loss, w), rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("scale", ["released", "paper"])
+def test_feddecorr_direction(scale: Any) -> None:
+    task, batch, w = tiny.task(), _batch(), tiny.params()
+
+    def loss(v: Tensor) -> Tensor:
+        z = task.features(v, batch)
+        s = (z - z.mean(0)) / (z.var(0) + 1e-8).sqrt()
+        m = s.T @ s
+        off = m[~torch.eye(len(m), dtype=torch.bool)]
+        paper = (m / (len(z) - 1)).square().sum() / len(m) ** 2
+        penalty = off.square().mean() / len(z) if scale == "released" else paper
+        return F.cross_entropy(task.logits(v, batch), batch.y) + 0.7 * penalty
+
+    ours, _ = ff.FedDecorr(beta=0.7, scale=scale).step(task, w, batch, Message(w), ())
+    torch.testing.assert_close(ours, _autograd(loss, w), rtol=0, atol=1e-12)
+
+
+def test_feddecorr_of_one_sample_is_fedavg() -> None:
+    task, batch, w = tiny.task(), _batch(), tiny.params()
+    alone = Batch(batch.x[:1], batch.y[:1], batch.mask[:1], None)
+    ours, _ = ff.FedDecorr(beta=0.7).step(task, w, alone, Message(w), ())
+    torch.testing.assert_close(ours, task.grad(w, alone), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("dual", ["all", "cohort"])
+def test_fedgmt_by_hand(dual: Any) -> None:
+    """Four rounds in a plain loop, from the printed formulas."""
+    task, source, w = tiny.task(), tiny.client_data(), tiny.params()
+    e, u = w, torch.zeros(4, len(w)).double()
+    for r, who in enumerate(tiny.COHORTS):
+        ends = {}
+        for k in who:
+            v = w
+            for batch in client_batches(source, 0, r, k, 0):
+                teacher = (task.logits(e, batch) / 2).softmax(1)
+
+                def loss(x: Tensor, batch: Batch = batch, teacher: Tensor = teacher) -> Tensor:
+                    kl = F.kl_div((task.logits(x, batch) / 2).log_softmax(1), teacher, reduction="batchmean")
+                    return F.cross_entropy(task.logits(x, batch), batch.y) + 0.7 * 4 * kl
+
+                v = v - 0.1 * (_autograd(loss, v) - u[k] + 1e-3 * v)
+            ends[k] = v
+            u[k] -= (v - w) / 5
+        p = source.sizes[who].double() / source.sizes[who].sum()
+        duals = [u.mean(0)] * 4 if dual == "all" else list(u)
+        w = sum(p[i] * (ends[k] - 5 * duals[k]) for i, k in enumerate(who))
+        e = 0.6 * e + 0.4 * w
+    method = ff.FedGMT(gamma=0.7, tau=2.0, ema_alpha=0.6, beta=5.0, dual=dual)
+    trial = tiny.train(method, momentum=0.0)[0]
+    for ours, theirs in ((trial.server.params, w), (trial.server.e, e), (trial.clients.gather(range(4)).u, u)):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize("biases", [True, False])
 def test_fedasam_direction(biases: bool) -> None:
     task, batch, w = tiny.task(), _batch(), tiny.params()
@@ -77,6 +132,22 @@ def test_fedasam_direction(biases: bool) -> None:
     climbed = task.flatten({n: p + 0.7 * scale[n] ** 2 * g[n] / length for n, p in named.items()})
     ours, _ = ff.FedASAM(rho=0.7, eta=0.2, biases=biases).step(task, w, batch, Message(w), ())
     torch.testing.assert_close(ours, _autograd(lambda v: task.loss(v, batch), climbed), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(("per", "epsilon"), [("round", 0.1), ("client", 0.2)])
+def test_fedexp_extrapolates_where_changes_oppose(per: Any, epsilon: float) -> None:
+    method, w = ff.FedExP(epsilon=0.1, epsilon_per=per), torch.zeros(2).double()
+    server, local = method.init_server(w), Local(_double(0.1), _double(1.0), _double(0.0))
+    ends = [torch.tensor(end).double() for end in ([2.0, 0.5], [-2.0, 0.5])]
+    replies = stack_states([method.reply(end, method.broadcast(server), (), local)[0] for end in ends])
+    mean = tree_map(lambda t: t.mean(0), replies)
+    server = method.update(server, Cohort(mean, mean, 2, 9))
+    eta = 4.25 / (2 * (0.25 + epsilon))
+    torch.testing.assert_close(server.eta, _double(eta))
+    torch.testing.assert_close(server.inner.params, torch.tensor([0.0, 0.5 * eta]).double())
+    again = method.update(server, Cohort(mean, mean, 2, 9))
+    torch.testing.assert_close(server.params, server.inner.params, msg="the initial model does not count")
+    torch.testing.assert_close(again.params, (server.inner.params + again.inner.params) / 2)
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])

@@ -14,6 +14,7 @@ from torch import Tensor
 
 import fedflat as ff
 from fedflat.core.method import Cohort, Message, Method
+from fedflat.core.state import pack_state
 from fedflat.core.vectors import norm, unit
 from fedflat.engine.rounds import Trial
 
@@ -28,14 +29,18 @@ from fedflat.engine.rounds import Trial
         (ff.FedSpeed(dual="released"), "ghat", "ghat"),
         (ff.SCAFFOLD(), "c", "c"),
         (ff.FedGAMMA(), "c", "c"),
+        (ff.FedLESAM(base="scaffold"), "inner.c", "inner.c"),
+        (ff.FedLESAM(base="feddyn"), "inner.h", "inner.lam"),
+        (ff.FedGMT(), "u", "u"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Method) else value,
 )
 def test_the_server_holds_the_mean_over_all_clients(method: Method, mean: str, each: str) -> None:
     for trial in tiny.played(method, 3):
-        everyone = getattr(trial.clients.gather(range(4)), each)
+        server, clients = pack_state(trial.server), pack_state(trial.clients.gather(range(4)))
+        everyone = clients[each]
         assert float(norm(everyone).max()) > 1e-4
-        torch.testing.assert_close(getattr(trial.server, mean), everyone.mean(0), rtol=0, atol=1e-12)
+        torch.testing.assert_close(server[mean], everyone.mean(0), rtol=0, atol=1e-12)
 
 
 def test_the_released_dual_is_weaker_by_the_cohort() -> None:

@@ -12,6 +12,7 @@ import fedflat as ff
 from fedflat.core.method import Message, Method
 from fedflat.core.task import Batch, Task
 from fedflat.options import check
+from fedflat.runs.config import dump_yaml, method_to_dict, same_run
 
 WRONG: list[tuple[Method, str]] = [
     (ff.FedSAM(rho=-0.1), "rho=-0.1: must be at least 0"),
@@ -59,8 +60,18 @@ def test_refused_before_training_starts() -> None:
         ff.run(ff.Experiment(method=ff.FedSAM(rho=-1.0)))
 
 
-def test_moon_needs_a_model_in_two_parts() -> None:
+@pytest.mark.parametrize("method", [ff.MOON(), ff.FedDecorr()], ids=["moon", "feddecorr"])
+def test_features_need_a_model_in_two_parts(method: Method) -> None:
     task, batch = Task(nn.Linear(4, 3)), Batch(torch.ones(2, 4), torch.tensor([0, 1]), torch.ones(2).bool(), None)
     w = torch.zeros(task.size)
-    with pytest.raises(ff.UserError, match="method moon: the model has no parts"):
-        ff.MOON().step(task, w, batch, Message(w), ff.MOON().init_client(w))
+    with pytest.raises(ff.UserError, match=f"method {type(method).__name__.lower()}: the model has no parts"):
+        method.step(task, w, batch, Message(w), method.init_client(w))
+
+
+def test_a_configuration_from_before_an_option_is_the_same_run() -> None:
+    method = ff.ServerMomentum(inner=ff.FedDyn(dyn_alpha=0.2))
+    today = method_to_dict(method)
+    old = today | {"inner": {name: value for name, value in today["inner"].items() if name != "dual"}}
+    assert same_run(dump_yaml({"method": old}), dump_yaml({"method": today}))
+    other = today | {"inner": today["inner"] | {"dual": "released"}}
+    assert not same_run(dump_yaml({"method": old}), dump_yaml({"method": other}))

@@ -159,3 +159,11 @@ def test_seeds_have_noise_of_their_own() -> None:
     assert keys.tolist() == [[seed, 0, 0, 0] for seed in (0, 1, 2)]
     noises = torch.stack([noise_of(server, ff.Private(noise=1.0)) for server in servers])
     assert (torch.corrcoef(noises) - torch.eye(3)).abs().max() < 0.05
+
+
+def test_nothing_changes_a_clipped_reply() -> None:
+    around = ff.Experiment(method=ff.ServerMomentum(inner=ff.FedExP(inner=ff.Private())))
+    with pytest.raises(ff.UserError, match="method fedexp: changes replies after dpfedavg"):
+        around.check()
+    ff.Experiment(method=ff.Private(inner=ff.FedExP())).check()
+    ff.Experiment(method=ff.ServerMomentum(inner=ff.Private())).check()

@@ -16,8 +16,14 @@ VARIANTS: dict[str, Method] = {
     "fedgf:static": ff.FedGF(static_c=0.5),
     "fedgloss:warm": ff.FedGloSS(warmup=3, dual="released"),
     "fedsol:all": ff.FedSOL(perturb="all", lam="dim0"),
+    "mofedsam:each": ff.MoFedSAM(direction="each"),
+    "fedlesam:scaffold": ff.FedLESAM(base="scaffold"),
+    "fedlesam:feddyn": ff.FedLESAM(base="feddyn", reference="round"),
+    "fedgmt:cohort": ff.FedGMT(dual="cohort", beta=5.0),
+    "feddecorr:paper": ff.FedDecorr(scale="paper"),
     "fedavgm+fedgf": ff.ServerMomentum(inner=ff.FedGF(threshold=0.0)),
     "fedadam+naivefedgloss": ff.ServerAdam(inner=ff.NaiveFedGloSS()),
+    "fedexp+naivefedgloss": ff.FedExP(inner=ff.NaiveFedGloSS(), epsilon=1e-6),
     "fedswa+fedavgm+scaffold": ff.Averaged(inner=ff.ServerMomentum(inner=ff.SCAFFOLD()), start_round=2, every=2),
 }
 

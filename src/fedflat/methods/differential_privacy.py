@@ -25,6 +25,8 @@ from fedflat.core.method import Cohort, Local, Method
 from fedflat.core.random import hash_words, normal_from, purpose_key
 from fedflat.core.state import pack_state, state_tensors, tree_map, unpack_state
 from fedflat.core.vectors import norm
+from fedflat.errors import UserError
+from fedflat.methods import METHODS
 from fedflat.methods.wrappers import Wrapper
 from fedflat.options import NonNegative, Range
 
@@ -139,6 +141,21 @@ def find_private(method: Method) -> Private | None:
         return method
     inner = getattr(method, "inner", None)
     return find_private(inner) if inner is not None else None
+
+
+def check_clipped_last(method: Method) -> None:
+    """Raise UserError if a wrapper changes replies that `Private` has clipped: they could be longer than C again.
+
+    Args:
+        method: any method.
+    """
+    inner = getattr(method, "inner", None)
+    if inner is None:
+        return
+    if type(method).reply is not Wrapper.reply and not isinstance(method, Private) and find_private(inner):
+        problem = "changes replies after dpfedavg has clipped them; put dpfedavg around it"
+        raise UserError(None, f"method {METHODS.name_of(type(method))}", problem)
+    check_clipped_last(inner)
 
 
 def privacy_spent(

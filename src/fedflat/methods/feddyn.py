@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fedflat.core.method import Cohort, Local, Method, Reply
 from fedflat.core.task import Batch, Task
-from fedflat.methods.shared import sam_grad
+from fedflat.methods.shared import DualDivisor, mean_change, sam_grad
 from fedflat.options import NonNegative, Positive
 
 
@@ -51,6 +51,8 @@ class FedDyn(Method):
     """Weight α of the dynamic penalty."""
     rho: NonNegative = 0.0
     """Radius ρ of the clients' perturbation; 0 for SGD clients."""
+    dual: DualDivisor = "paper"
+    """Divisor of the server's dual: N clients (the paper), or N times the cohort's size (as FedGloSS's code has it)."""
 
     def init_server(self, params: Tensor) -> Server:
         """Return the initial model and a dual of zeros."""
@@ -72,5 +74,5 @@ class FedDyn(Method):
 
     def update(self, server: Server, cohort: Cohort) -> Server:
         """Average the models, update h and correct the average by it."""
-        h = server.h - self.dyn_alpha * cohort.size / cohort.population * cohort.uniform.delta
+        h = server.h - mean_change(cohort, self.dual, self.dyn_alpha)
         return Server(server.params + cohort.mean.delta - h / self.dyn_alpha, h)

@@ -12,7 +12,7 @@ The server perturbs w along the pseudo-gradient Δ̃ of the last round, so that 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ from torch import Tensor
 from fedflat.core.method import Cohort, Local, Method, Reply
 from fedflat.core.task import Batch, Task
 from fedflat.core.vectors import unit
-from fedflat.methods.shared import sam_grad, warmed_up_radius
+from fedflat.methods.shared import DualDivisor, mean_change, sam_grad, warmed_up_radius
 from fedflat.options import Index, NonNegative, Positive
 
 
@@ -72,7 +72,7 @@ class FedGloSS(Method):
     """β: inverse weight of the ADMM penalty."""
     warmup: Index = 0
     """T_s: rounds over which the clients' radius rises linearly from 0.001; 0 keeps it constant."""
-    dual: Literal["paper", "released"] = "paper"
+    dual: DualDivisor = "paper"
     """Divisor of the server's dual: N clients (the paper), or N times the cohort's size (the released code)."""
 
     def init_server(self, params: Tensor) -> Server:
@@ -100,7 +100,6 @@ class FedGloSS(Method):
 
     def update(self, server: Server, cohort: Cohort) -> Server:
         """Average the models, update the dual and correct the average by it (lines 22-24)."""
-        divisor = cohort.population * (cohort.size if self.dual == "released" else 1)
-        sigma = server.sigma - cohort.size / divisor * cohort.uniform.delta / self.beta
+        sigma = server.sigma - mean_change(cohort, self.dual) / self.beta
         params = server.params + cohort.mean.delta - self.beta * sigma
         return Server(params, sigma, -cohort.mean.delta, server.round + 1)

@@ -22,6 +22,7 @@ from torch import Tensor
 from fedflat.core.method import Cohort, Local, Method
 from fedflat.core.task import Batch, Task
 from fedflat.core.vectors import unit
+from fedflat.methods.shared import DualDivisor, mean_change
 from fedflat.options import NonNegative, Positive
 
 
@@ -82,6 +83,8 @@ class FedSMOO(Method):
     """β: inverse weight of the dynamic penalty."""
     regularise: bool = True
     """Regularise the models too; without it only the perturbations are regularised (FedGF compares with this)."""
+    dual: DualDivisor = "paper"
+    """Divisor of the server's dual: N clients (the paper), or N times the cohort's size (as FedGloSS's code has it)."""
 
     def init_server(self, params: Tensor) -> Server:
         """Return the initial model, with perturbation and dual 0."""
@@ -114,7 +117,7 @@ class FedSMOO(Method):
         s, params = self.rho * unit(cohort.uniform.s), server.params + cohort.mean.delta
         if not self.regularise:
             return Server(params, s, server.lam)
-        lam = server.lam - cohort.size / cohort.population * cohort.uniform.delta / self.beta
+        lam = server.lam - mean_change(cohort, self.dual) / self.beta
         return Server(params - self.beta * lam, s, lam)
 
     def _zero_dual(self, params: Tensor) -> Tensor:

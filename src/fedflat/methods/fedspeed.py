@@ -2,7 +2,7 @@
 
 down w | up w_k − λ ĝ_k − w | client keeps ĝ_k | server keeps w, ĝ
 
-direction = (1 − α) g + α ∇f(w_k + ρ g / ‖g‖) − ĝ_k + (w_k − w) / λ,  g = ∇f(w_k)
+direction = (1 − α) g + α ∇f(w_k + ρ g / ‖g‖) − ĝ_k + (w_k − w) / λ,  g = ∇f(w_k);  ρ g with ascent = "raw"
 ĝ_k ← ĝ_k − (w_k − w) / λ;  w ← Σ p_k (w_k − λ ĝ_k)
 
 With dual = "released", as in the authors' code, clients send w_k − w and the server corrects by the mean ĝ of all
@@ -20,6 +20,7 @@ from torch import Tensor
 from fedflat.core.method import Cohort, Local, Method, Reply
 from fedflat.core.task import Batch, Task
 from fedflat.core.vectors import unit
+from fedflat.methods.shared import mean_change
 from fedflat.options import Fraction, NonNegative, Positive
 
 
@@ -55,6 +56,8 @@ class FedSpeed(Method):
     """λ: inverse weight of the proximal term."""
     dual: Literal["paper", "released"] = "paper"
     """Corrections ĝ_k in the average: the cohort's (Algorithm 1 of the paper) or all clients' (the released code)."""
+    ascent: Literal["unit", "raw"] = "unit"
+    """Perturbation of length ρ (unit), or ρ times the gradient itself (raw)."""
 
     def init_server(self, params: Tensor) -> Server:
         """Return the initial model and a correction of zeros."""
@@ -67,7 +70,8 @@ class FedSpeed(Method):
     def step(self, task: Task, w: Tensor, batch: Batch, msg: Any, client: Client) -> tuple[Tensor, Client]:
         """Return the mixed gradient with the correction and the proximal term."""
         g = task.grad(w, batch)
-        mixed = (1 - self.mix) * g + self.mix * task.grad(w + self.rho * unit(g), batch)
+        climb = self.rho * (g if self.ascent == "raw" else unit(g))
+        mixed = (1 - self.mix) * g + self.mix * task.grad(w + climb, batch)
         return mixed - client.ghat + (w - msg.params) / self.lam, client
 
     def reply(self, w: Tensor, msg: Any, client: Client, local: Local) -> tuple[Reply, Client]:
@@ -81,5 +85,5 @@ class FedSpeed(Method):
         params = server.params + cohort.mean.delta
         if self.dual == "paper":
             return Server(params, server.ghat)
-        ghat = server.ghat - cohort.size / cohort.population * cohort.uniform.delta / self.lam
+        ghat = server.ghat - mean_change(cohort) / self.lam
         return Server(params - self.lam * ghat, ghat)

@@ -4,41 +4,30 @@ down w, Δ | up w_k − w, η a_k | client keeps – | server keeps w, Δ
 
 direction = β ∇f(w_k + ρ ∇f(w_k) / ‖∇f(w_k)‖) + (1 − β) Δ
 Δ ← mean_S (w − w_k) / mean_S (η a_k), a_k the number of steps, corrected for momentum;  w ← w + Σ p_k (w_k − w)
+
+With direction = "each", clients also send (w − w_k) / (η a_k), and Δ is the mean of these.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from fedflat.core.method import Cohort, Local, Method
 from fedflat.core.task import Batch, Task
-from fedflat.methods.shared import effective_steps, sam_grad
+from fedflat.methods.shared import (
+    DirectionMean,
+    DirectionMessage,
+    DirectionReply,
+    DirectionServer,
+    direction_reply,
+    sam_grad,
+    update_direction,
+)
 from fedflat.options import Fraction, NonNegative
-
-
-class Server(NamedTuple):
-    """The global model w and the mean direction Δ of the last round's steps, each [P]."""
-
-    params: Tensor
-    delta: Tensor
-
-
-class Message(NamedTuple):
-    """The global model w and the mean direction Δ, each [P]."""
-
-    params: Tensor
-    delta: Tensor
-
-
-class Reply(NamedTuple):
-    """The change w_k − w, [P], and the sum η a_k of the client's step sizes."""
-
-    delta: Tensor
-    span: Tensor
 
 
 @dataclass(frozen=True)
@@ -57,22 +46,25 @@ class MoFedSAM(Method):
     beta: Fraction = 0.1
     """Share β of the client's own gradient; 1 is FedSAM."""
 
-    def init_server(self, params: Tensor) -> Server:
+    direction: DirectionMean = "ratio"
+    """Δ for unequal K_k: a ratio of two means, or the mean of each client's ratio, which sends one model more."""
+
+    def init_server(self, params: Tensor) -> DirectionServer:
         """Return the initial model and a direction of zeros."""
-        return Server(params, torch.zeros_like(params))
+        return DirectionServer(params, torch.zeros_like(params))
 
-    def broadcast(self, server: Server) -> Message:
+    def broadcast(self, server: DirectionServer) -> DirectionMessage:
         """Return the model and the mean direction of the last round."""
-        return Message(server.params, server.delta)
+        return DirectionMessage(server.params, server.delta)
 
-    def step(self, task: Task, w: Tensor, batch: Batch, msg: Message, client: Any) -> tuple[Tensor, Any]:
+    def step(self, task: Task, w: Tensor, batch: Batch, msg: DirectionMessage, client: Any) -> tuple[Tensor, Any]:
         """Return SAM's gradient mixed with the mean direction."""
         return self.beta * sam_grad(task, w, batch, self.rho) + (1 - self.beta) * msg.delta, client
 
-    def reply(self, w: Tensor, msg: Message, client: Any, local: Local) -> tuple[Reply, Any]:
-        """Return the change of the model and the sum of the step sizes."""
-        return Reply(w - msg.params, local.lr * effective_steps(local)), client
+    def reply(self, w: Tensor, msg: DirectionMessage, client: Any, local: Local) -> tuple[DirectionReply, Any]:
+        """Return the change of the model, and what the mean direction needs."""
+        return direction_reply(w - msg.params, local, self.direction), client
 
-    def update(self, server: Server, cohort: Cohort) -> Server:
-        """Average the models, and compute the direction of the cohort's average step."""
-        return Server(server.params + cohort.mean.delta, -cohort.uniform.delta / cohort.uniform.span)
+    def update(self, server: DirectionServer, cohort: Cohort) -> DirectionServer:
+        """Average the models, and compute the mean direction of the cohort's steps."""
+        return update_direction(server, cohort, self.direction)

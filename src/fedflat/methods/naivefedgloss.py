@@ -11,7 +11,7 @@ direction = ∇f(w_k + ρ_l(t) ∇f(w_k) / ‖∇f(w_k)‖) − σ_k + (w_k − 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from torch import Tensor
 from fedflat.core.method import Cohort, Local, Method, Reply
 from fedflat.core.task import Batch, Task
 from fedflat.core.vectors import unit
-from fedflat.methods.shared import sam_grad, warmed_up_radius
+from fedflat.methods.shared import DualDivisor, mean_change, sam_grad, warmed_up_radius
 from fedflat.options import Index, NonNegative, Positive
 
 
@@ -75,7 +75,7 @@ class NaiveFedGloSS(Method):
     """β: inverse weight of the ADMM penalty."""
     warmup: Index = 0
     """T_s: rounds over which the clients' radius rises linearly from 0.001; 0 keeps it constant."""
-    dual: Literal["paper", "released"] = "paper"
+    dual: DualDivisor = "paper"
     """Divisor of the server's dual: N clients (the paper), or N times the cohort's size (FedGloSS's released code)."""
 
     def init_server(self, params: Tensor) -> Server:
@@ -106,8 +106,7 @@ class NaiveFedGloSS(Method):
 
     def update(self, server: Server, cohort: Cohort) -> Server:
         """Store the pseudo-gradient (first exchange), or average the models and update the dual (second)."""
-        divisor = cohort.population * (cohort.size if self.dual == "released" else 1)
-        sigma = server.sigma - cohort.size / divisor * cohort.uniform.delta / self.beta
+        sigma = server.sigma - mean_change(cohort, self.dual) / self.beta
         params = server.params + cohort.mean.delta - self.beta * sigma
         first = server._replace(ascent=-cohort.mean.delta, exchange=torch.ones_like(server.exchange))
         second = Server(params, sigma, server.ascent, torch.zeros_like(server.exchange), server.round + 1)

@@ -1,4 +1,4 @@
-"""What several methods share: SAM's gradient, the direction of a client's average step, SCAFFOLD's control variates.
+"""What several methods share: SAM's gradient, directions of average steps, means of duals, SCAFFOLD's control variates.
 
 The control variates c_k and c estimate the gradient of client k and the mean gradient of all clients. Their difference
 is the drift of the client, by which SCAFFOLD and FedGAMMA correct every gradient:
@@ -8,7 +8,7 @@ is the drift of the client, by which SCAFFOLD and FedGAMMA correct every gradien
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,6 +18,8 @@ from fedflat.core.task import Batch, Task
 from fedflat.core.vectors import unit
 
 StepCount = Literal["plain", "momentum"]  # the number of local steps: as counted, or corrected for momentum
+DualDivisor = Literal["paper", "released"]  # of a server's dual: N clients, or N times the cohort's size
+DirectionMean = Literal["ratio", "each"]  # of unequally long training: ratio of two means, or mean of the ratios
 
 
 def sam_grad(task: Task, w: Tensor, batch: Batch, rho: float | Tensor) -> Tensor:
@@ -33,6 +35,25 @@ def sam_grad(task: Task, w: Tensor, batch: Batch, rho: float | Tensor) -> Tensor
     if isinstance(rho, float | int) and not rho:
         return g
     return task.grad(w + rho * unit(g), batch)
+
+
+class PerturbedTask(Task):
+    """The same task with gradients taken elsewhere: grad(w, batch) is ∇f(w + ε).
+
+    Args:
+        task: the model and its loss f.
+        perturbation: ε, [P].
+    """
+
+    def __init__(self, task: Task, perturbation: Tensor) -> None:
+        self._task, self._perturbation = task, perturbation
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._task, name)
+
+    def grad(self, w: Tensor, batch: Batch) -> Tensor:
+        """Return ∇f(w + ε), [P]."""
+        return self._task.grad(w + self._perturbation, batch)
 
 
 def warmed_up_radius(rho: float, round: Tensor, rounds: int) -> Tensor:
@@ -71,6 +92,72 @@ def mean_direction(delta: Tensor, local: Local, steps: StepCount) -> Tensor:
         steps: K as counted ("plain") or as `effective_steps` ("momentum").
     """
     return -delta / (local.lr * (effective_steps(local) if steps == "momentum" else local.steps))
+
+
+def mean_change(cohort: Cohort, dual: DualDivisor = "paper", weight: float = 1.0) -> Tensor:
+    """Return (α/N) Σ_S (w_k − w), [P]: what a round adds to the mean of all N clients' duals.
+
+    Args:
+        cohort: the means of the replies, which have `delta`, the change w_k − w.
+        dual: divide by N ("paper"), or by N |S| as FedGloSS's released code does ("released").
+        weight: the factor α.
+    """
+    divisor = cohort.population * (cohort.size if dual == "released" else 1)
+    return weight * cohort.size / divisor * cohort.uniform.delta
+
+
+class DirectionServer(NamedTuple):
+    """The global model w and the mean direction Δ of the last round's steps, each [P]."""
+
+    params: Tensor
+    delta: Tensor
+
+
+class DirectionMessage(NamedTuple):
+    """The global model w and the mean direction Δ, each [P]."""
+
+    params: Tensor
+    delta: Tensor
+
+
+class DirectionReply(NamedTuple):
+    """What the server needs for its next model and for Δ.
+
+    Args:
+        delta: the change w_k − w, [P].
+        span: the sum η a_k of the client's step sizes, []; () with "each".
+        direction: the direction (w − w_k) / (η a_k) of the client's average step, [P]; () with "ratio".
+    """
+
+    delta: Tensor
+    span: Any
+    direction: Any
+
+
+def direction_reply(delta: Tensor, local: Local, mean: DirectionMean) -> DirectionReply:
+    """Return the change of the model, with the sum of the step sizes or the direction of the average step.
+
+    Args:
+        delta: the change w_k − w of the model, [P].
+        local: the client's learning rate, number of steps and momentum.
+        mean: which of the two `update_direction` needs.
+    """
+    if mean == "each":
+        return DirectionReply(delta, (), mean_direction(delta, local, "momentum"))
+    return DirectionReply(delta, local.lr * effective_steps(local), ())
+
+
+def update_direction(server: DirectionServer, cohort: Cohort, mean: DirectionMean) -> DirectionServer:
+    """Return the mean of the models, and the mean direction Δ of the round's steps.
+
+    Args:
+        server: the server's state.
+        cohort: the means of the replies.
+        mean: Δ = mean_S (w − w_k) / mean_S (η a_k) ("ratio"), or mean_S of (w − w_k) / (η a_k) ("each").
+    """
+    replies = cohort.uniform
+    delta = replies.direction if mean == "each" else -replies.delta / replies.span
+    return DirectionServer(server.params + cohort.mean.delta, delta)
 
 
 class ControlServer(NamedTuple):

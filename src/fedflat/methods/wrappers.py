@@ -89,19 +89,28 @@ class Wrapper(Method):
 
     def update(self, server: Any, cohort: Cohort) -> Any:
         """Return the state after the inner method's update and, after the last exchange, the wrapper's own step."""
-        inner = self.inner.update(server.inner, cohort)
-        after_round = self.server_step(server, inner)._replace(exchange=torch.zeros_like(server.exchange))
+        inner = self.inner.update(server.inner, self.inner_cohort(cohort))
+        after_round = self.server_step(server, inner, cohort)._replace(exchange=torch.zeros_like(server.exchange))
         within_round = server._replace(inner=inner, exchange=server.exchange + 1)
         last = within_round.exchange >= self.exchanges
         return tree_map(lambda a, b: torch.where(last, a, b), after_round, within_round)
 
-    def server_step(self, server: Any, inner: Any) -> Any:
+    def inner_cohort(self, cohort: Cohort) -> Cohort:
+        """Return the means of the inner method's replies, for wrappers whose replies hold more than those.
+
+        Args:
+            cohort: the means of the wrapper's replies.
+        """
+        return cohort
+
+    def server_step(self, server: Any, inner: Any, cohort: Cohort) -> Any:
         """Return the wrapper's server state after a round. Every wrapper defines it.
 
         Args:
             server: the wrapper's state before the last exchange of the round; training_params(server.inner) is w for
                 methods that change their model in the last exchange only.
             inner: the inner method's state after the round; training_params(inner) is w⁺.
+            cohort: the means of the wrapper's replies in the last exchange.
         """
         raise NotImplementedError
 
@@ -144,7 +153,7 @@ class ServerMomentum(Wrapper):
         """Return the inner method's initial state and a momentum of zeros."""
         return MomentumServer(self.inner.init_server(params), params.new_zeros(()), torch.zeros_like(params))
 
-    def server_step(self, server: MomentumServer, inner: Any) -> MomentumServer:
+    def server_step(self, server: MomentumServer, inner: Any, cohort: Cohort) -> MomentumServer:
         """Update the momentum and move the model along it."""
         w = training_params(server.inner)
         momentum = self.beta * server.momentum + w - training_params(inner)
@@ -202,7 +211,7 @@ class Averaged(Wrapper):
             self.inner.init_server(params), zero, torch.zeros_like(params), zero.clone(), zero.clone()
         )
 
-    def server_step(self, server: AveragedServer, inner: Any) -> AveragedServer:
+    def server_step(self, server: AveragedServer, inner: Any, cohort: Cohort) -> AveragedServer:
         """Count the round, and add its model to the mean if it is one of the chosen rounds."""
         round = server.round + 1
         chosen = ((round >= self.start_round) & ((round - self.start_round) % self.every == 0)).to(round.dtype)
@@ -256,7 +265,7 @@ class Adaptive(Wrapper):
         v = torch.full_like(params, self.tau**2 if self.v0 is None else self.v0)
         return AdaptiveServerState(self.inner.init_server(params), params.new_zeros(()), torch.zeros_like(params), v)
 
-    def server_step(self, server: AdaptiveServerState, inner: Any) -> AdaptiveServerState:
+    def server_step(self, server: AdaptiveServerState, inner: Any, cohort: Cohort) -> AdaptiveServerState:
         """Update both moments and move the model."""
         w = training_params(server.inner)
         change = training_params(inner) - w

@@ -135,12 +135,18 @@ def method_to_dict(method: Method) -> dict[str, Any]:
 
 
 def upgrade_method(data: Any) -> Any:
-    """A method's entry as it is written today: FedSOL's ablations were options of `fedsol` in version 0.1.0."""
+    """A method's entry as it is written today, with the defaults of hyper-parameters that it did not have yet."""
     if not isinstance(data, Mapping):
         return data
     values = {key: upgrade_method(value) if key == "inner" else value for key, value in data.items()}
-    if values.get("name") != "fedsol":
-        return values
+    values = _upgrade_fedsol(values) if values.get("name") == "fedsol" else values
+    cls = METHODS.get(str(values.get("name")))
+    fields = dataclasses.fields(cls) if cls else ()
+    return {f.name: f.default for f in fields if f.default is not dataclasses.MISSING} | values
+
+
+def _upgrade_fedsol(values: dict[str, Any]) -> dict[str, Any]:
+    """FedSOL's entry as it is written today: its ablations were options of `fedsol` in version 0.1.0."""
     if values.get("proximal", "kl") != "kl" or values.get("strategy", "A1") != "A1":
         return values | {"name": "fedsol-ablation"}
     if "temperature" in values and values["temperature"] is None:

@@ -14,6 +14,7 @@ from fedflat.core.method import Method
 from fedflat.data.dataset import Dataset
 from fedflat.errors import NOT_SHOWN, UserError, mention, near_miss
 from fedflat.methods import METHODS
+from fedflat.methods.differential_privacy import check_clipped_last
 from fedflat.methods.fedavg import FedAvg
 from fedflat.options import Count, Index, NonNegative, Positive, Range, check, normalised_fields
 from fedflat.probes import check_probe_names
@@ -134,6 +135,7 @@ class Experiment(Setting):
             raise UserError("seeds", NOT_SHOWN, f"give at least one seed, for example {mention('seeds', [0, 1, 2])}")
         if len(set(self.seeds)) < len(self.seeds):
             raise UserError("seeds", self.seeds, "every seed may appear once")
+        check_clipped_last(self.method)
         check_probe_names(self.probes)
         first = min(math.lcm(self.eval_every, self.probe_every), self.rounds)
         if self.probes and not self.probing(first):
