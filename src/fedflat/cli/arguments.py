@@ -14,11 +14,12 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_t
 from fedflat.cli import flag
 from fedflat.core.method import Method
 from fedflat.errors import UserError, near_miss
-from fedflat.options import check, member_types, parse_words, value_words
+from fedflat.options import Fraction, check, member_types, parse_words, value_words
 from fedflat.runs.config import find_method
 from fedflat.runs.experiment import Experiment, Setting
 
 T = TypeVar("T")
+TrackerName = Literal["wandb", "mlflow", "tensorboard"]
 
 
 def parse_options(
@@ -168,6 +169,13 @@ class RunFiles:
     """Folder for the results; runs/METHOD-DATE-TIME unless given."""
     resume: bool = False
     """Continue what was interrupted in the folder given by --out."""
+    target: Fraction = 0.8
+    """Accuracy for which the rounds until it is first reached are counted."""
+    stop_at_accuracy: Fraction | None = None
+    """End training when every seed has reached this accuracy; none trains all rounds."""
+    track: tuple[TrackerName, ...] = ()
+    """Write metrics while training: wandb, mlflow (need fedflat[wandb], fedflat[mlflow]) or tensorboard, to the run's
+    folder. docs/callbacks.md says how to set them up."""
 
 
 def parse_flags(

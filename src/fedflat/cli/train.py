@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from itertools import pairwise
 from pathlib import Path
 
@@ -19,13 +19,15 @@ from fedflat.engine.sequential import client_batches
 from fedflat.errors import UserError, mention
 from fedflat.methods import METHODS
 from fedflat.methods.differential_privacy import describe_privacy
-from fedflat.options import Fraction
 from fedflat.progress import TrainingBar
 from fedflat.runs.build import build_run
+from fedflat.runs.callbacks import Callback
 from fedflat.runs.config import dump_experiment, load_experiment, method_to_dict, same_run
 from fedflat.runs.experiment import Experiment, Setting
 from fedflat.runs.folder import OtherRunError
 from fedflat.runs.result import Result
+from fedflat.runs.stopping import StopAtAccuracy
+from fedflat.runs.trackers import MLflowLogger, TensorBoardLogger, WandbLogger
 from fedflat.runs.train import run
 
 
@@ -86,8 +88,6 @@ class CompareFiles(RunFiles):
 
     out: Path | None = None
     """Folder for the results; runs/compare-DATE-TIME unless given."""
-    target: Fraction = 0.8
-    """Accuracy for which the rounds until it is first reached are counted."""
 
 
 def run_command(words: list[str]) -> None:
@@ -110,10 +110,10 @@ def run_command(words: list[str]) -> None:
     experiment = _make_experiment(dataclasses.replace(method, **values), options.setting)
     label = names[0] if names else method_to_dict(method)["name"]
     leads = find_rank(experiment.engine).leads
-    with output_folder(options.files, label, leads) as out, tell_how_to_continue(["run"], [out], out):
-        result = train_with_bar(experiment, out, options.files.resume, label)
+    with output_folder(options.files, label, leads) as out, _hints(["run"], [out], out, options.files):
+        result = train_with_bar(experiment, out, label, options.files)
         if leads:
-            _print_and_report([(label, result)], [out], out / "report.html", CompareFiles.target)
+            _print_and_report([(label, result)], [out], out / "report.html", options.files.target)
 
 
 def compare_command(words: list[str]) -> None:
@@ -132,36 +132,52 @@ def compare_command(words: list[str]) -> None:
     experiments = {name: _make_experiment(method, options.setting) for name, method in zip(names, methods, strict=True)}
     with output_folder(options.files, "compare", leads=True) as out:
         folders = {name: out / slug(name) for name in names}
-        target = options.files.target
-        report_flags = [] if target == CompareFiles.target else ["--target", str(target)]
-        with tell_how_to_continue(["compare", *names], list(folders.values()), out, report_flags):
-            results = _train_all(experiments, folders, options.files.resume)
-            _print_and_report(results, list(folders.values()), out / "report.html", target)
+        with _hints(["compare", *names], list(folders.values()), out, options.files):
+            results = _train_all(experiments, folders, options.files)
+            _print_and_report(results, list(folders.values()), out / "report.html", options.files.target)
+
+
+def _hints(command: list[str], folders: list[Path], out: Path, files: RunFiles) -> AbstractContextManager[None]:
+    """tell_how_to_continue, with the flags that config.yaml does not hold."""
+    report_flags = [] if files.target == RunFiles.target else ["--target", str(files.target)]
+    stop = [] if files.stop_at_accuracy is None else ["--stop-at-accuracy", str(files.stop_at_accuracy)]
+    track = ["--track", *files.track] if files.track else []
+    return tell_how_to_continue([*command, *stop, *track], folders, out, report_flags)
 
 
 def _train_all(
-    experiments: Mapping[str, Experiment], folders: Mapping[str, Path], resume: bool
+    experiments: Mapping[str, Experiment], folders: Mapping[str, Path], files: RunFiles
 ) -> list[tuple[str, Result]]:
     """The result of every method by its name. Methods that a resumed comparison has finished are not trained again."""
-    done = {name: _finished_result(experiment, folders[name], resume) for name, experiment in experiments.items()}
+    done = {name: _finished_result(e, folders[name], files.resume) for name, e in experiments.items()}
     if remaining := {name: experiment for name, experiment in experiments.items() if not done[name]}:
         dry_run(remaining)
-    return [(name, done[name] or train_with_bar(e, folders[name], resume, name)) for name, e in experiments.items()]
+    return [(name, done[name] or train_with_bar(e, folders[name], name, files)) for name, e in experiments.items()]
 
 
-def train_with_bar(experiment: Experiment, out: Path, resume: bool, label: str) -> Result:
+TRACKERS = {"wandb": WandbLogger, "mlflow": MLflowLogger, "tensorboard": TensorBoardLogger}
+
+
+def make_callbacks(files: RunFiles) -> list[Callback]:
+    """Return the callbacks that the options of a command ask for."""
+    stop = [] if files.stop_at_accuracy is None else [StopAtAccuracy(files.stop_at_accuracy)]
+    return [*(TRACKERS[name]() for name in files.track), *stop]
+
+
+def train_with_bar(experiment: Experiment, out: Path, label: str, files: RunFiles) -> Result:
     """Train with a progress bar, or with a line now and then if stderr is not a terminal. Only rank 0 shows it.
 
     Args:
         experiment: what to train.
         out: the run's folder.
-        resume: whether to continue an interrupted run.
         label: the words that name the method.
+        files: whether to continue an interrupted run, when to stop, and what to write.
     """
+    callbacks = make_callbacks(files)
     if not find_rank(experiment.engine).leads:
-        return run(experiment, out, resume)
+        return run(experiment, out, files.resume, callbacks=callbacks)
     with TrainingBar(label, experiment.rounds) as bar:
-        return run(experiment, out, resume, bar.update)
+        return run(experiment, out, files.resume, bar.update, callbacks)
 
 
 def _print_and_report(results: list[tuple[str, Result]], runs: list[Path], page: Path, target: float) -> None:
@@ -171,6 +187,8 @@ def _print_and_report(results: list[tuple[str, Result]], runs: list[Path], page:
 
     print_results(results, target)
     for label, result in results:
+        if result.stopped:
+            print(f"{label}: stopped after round {result.rounds} ({result.stopped})")
         if result.privacy:
             print(f"{label}: {describe_privacy(result.privacy)}")
     try:

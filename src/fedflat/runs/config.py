@@ -60,7 +60,9 @@ def parse_yaml(text: str) -> Any:
     try:
         return yaml.load(text, _Loader)
     except Exception as error:
-        raise ValueError(f"{error}" if isinstance(error, yaml.YAMLError) else f"a value cannot be read: {error}") from None
+        raise ValueError(
+            f"{error}" if isinstance(error, yaml.YAMLError) else f"a value cannot be read: {error}"
+        ) from None
 
 
 def dump_yaml(values: Mapping[str, Any]) -> str:

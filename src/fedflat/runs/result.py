@@ -88,8 +88,8 @@ class Result:
             and probes if any measured.
         privacy: what differential privacy guarantees, None if the method does not add it.
         clients: the number of clients, None in results of early versions.
-        stopped: why training ended before its last round ("EarlyStopping: no higher accuracy in 10 evaluations"), None if
-            it did not, or because every seed diverged.
+        stopped: why training ended before its last round ("EarlyStopping: no higher accuracy in 10 evaluations"), None
+            if it did not, or because every seed diverged.
     """
 
     method: str

@@ -29,8 +29,8 @@ from fedflat.engine.rounds import (
     update_servers,
 )
 from fedflat.probes import ProbeRunner, refuse_probes
-from fedflat.runs.callbacks import CallbackRunner, check_callback
 from fedflat.runs.build import BuiltRun, build_engine, build_run, client_state_device
+from fedflat.runs.callbacks import CallbackRunner, check_callback
 from fedflat.runs.config import dump_experiment, method_to_dict
 from fedflat.runs.experiment import Experiment
 from fedflat.runs.folder import RunFolder, trial_tensors
@@ -125,7 +125,7 @@ class Training:
         return self.built.trials(self.experiment, device)
 
     def rounds(self) -> Iterator[int]:
-        """Train the remaining rounds. After each, give its number; the time until the next is asked for is not counted."""
+        """Train the remaining rounds and give the number of each. What the caller does in between is not timed."""
         while not self.done:
             began = time.perf_counter() - self.seconds
             self.play_round()
@@ -254,7 +254,7 @@ class Training:
             trial.unpack(trial_tensors(tensors, trial.seed))
 
     def conclude(self, privacy: dict[str, Any] | None = None, stopped: str | None = None) -> Result:
-        """Return the result; write it and the final checkpoint to the folder. The last round is evaluated if it was not.
+        """Return the result; write it and the final checkpoint to the folder. Evaluate the last round if it was not.
 
         Args:
             privacy: what differential privacy guarantees, if it is not that of a simulation of these rounds.

@@ -36,7 +36,15 @@ from fedflat.runs.folder import RunFolder
 from fedflat.runs.result import Result
 from fedflat.runs.train import Training, Watcher, expected_steps
 
-MAY_DIFFER = ("partition", "alpha", "shards", "long_tail", "partition_seed", "clients", "seeds")  # in experiments trained together
+MAY_DIFFER = (
+    "partition",
+    "alpha",
+    "shards",
+    "long_tail",
+    "partition_seed",
+    "clients",
+    "seeds",
+)  # in experiments trained together
 
 
 def run_together(

@@ -1,0 +1,68 @@
+"""Callbacks that end training: when nothing improves any more, or at an accuracy.
+
+They look at all rows of metrics and keep nothing, so that a continued run stops where an uninterrupted one would.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any, Literal
+
+from fedflat.options import Count, Fraction, NonNegative, check
+from fedflat.runs.callbacks import STOP, Callback, Stop, TrainingView
+
+
+def mean_over_seeds(rows: Iterable[dict[str, Any]], key: str) -> list[float]:
+    """Return the mean over seeds of `key` at every evaluation, in their order; a loss of None is infinite."""
+    values: dict[int, list[float]] = {}
+    for row in rows:
+        values.setdefault(row["round"], []).append(math.inf if row[key] is None else row[key])
+    return [fmean(each) for each in values.values()]
+
+
+@dataclass(frozen=True)
+class EarlyStopping(Callback):
+    """Stops when the mean over seeds has not become better for some evaluations."""
+
+    patience: Count = 10
+    """Evaluations without a better value after which training ends."""
+    metric: Literal["accuracy", "loss"] = "accuracy"
+    """What has to become better: accuracy higher, or loss lower."""
+    min_delta: NonNegative = 0.0
+    """By how much more than this a value has to be better than the best before."""
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    def on_evaluation(self, view: TrainingView) -> Stop | None:
+        """Stop if the best value is `patience` evaluations old."""
+        sign = 1 if self.metric == "accuracy" else -1
+        best, waited = -math.inf, 0
+        for value in mean_over_seeds(view.history, self.metric):
+            better = sign * value > best + self.min_delta
+            best, waited = (sign * value, 0) if better else (best, waited + 1)
+        word = "higher" if sign > 0 else "lower"
+        return STOP.because(f"no {word} {self.metric} in {waited} evaluations") if waited >= self.patience else None
+
+    on_start = on_evaluation
+
+
+@dataclass(frozen=True)
+class StopAtAccuracy(Callback):
+    """Stops when every seed has reached an accuracy in some evaluation."""
+
+    accuracy: Fraction = 0.8
+    """The accuracy."""
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    def on_evaluation(self, view: TrainingView) -> Stop | None:
+        """Stop if every seed has reached the accuracy."""
+        reached = {row["seed"] for row in view.history if row["accuracy"] >= self.accuracy}
+        return STOP.because(f"accuracy {self.accuracy:g}") if reached == set(view.experiment.seeds) else None
+
+    on_start = on_evaluation
