@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import Any
 
 from fedflat.errors import NOT_SHOWN, UserError, near_miss, shorten, spelled_by
+from fedflat.files import disk_failed
 
 COMMANDS = {
     "run": ("fedflat.cli.train:run_command", "train one method: fedflat run fedsol --rho 2 --rounds 60"),
@@ -91,7 +92,7 @@ def _run(words: list[str], debug: bool) -> int:
         _dispatch("fedflat", COMMANDS, words)
         sys.stdout.flush()
     except UserError as error:
-        return _print_error(error, 2)
+        return _print_error(error, 1 if disk_failed(error) else 2)
     except KeyboardInterrupt as stop:
         hints = stop.args or [INTERRUPTED[word] for word in words[:1] if word in INTERRUPTED]
         return _print_error("; ".join(["interrupted", *hints]), getattr(stop, "exit_code", 130))
@@ -104,6 +105,8 @@ def _run(words: list[str], debug: bool) -> int:
             return _print_error("not enough memory; a smaller model, cohort or batch size needs less", 1)
         if debug:
             raise
+        if disk_failed(error):  # some libraries raise something else while they clean up
+            return _print_error("a file cannot be written; the disk is full or broken", 1)
         problem = f"{type(error).__name__}: {shorten(error)}"
         return _print_error(f"internal error ({problem}); the same command with --debug shows where", 1)
     return 0

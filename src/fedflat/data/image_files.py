@@ -22,6 +22,7 @@ from PIL import Image, ImageOps
 from fedflat.data.dataset import check_labels
 from fedflat.data.prepared import CHUNK, RawDataset, RawSplit
 from fedflat.errors import UserError
+from fedflat.files import disk_failed
 
 NamedImage = tuple[str, Path | bytes]  # what messages call an image, and its file or encoded bytes
 LabelledFile = tuple[Path, int]
@@ -60,6 +61,8 @@ def explain_read_errors(name: object, kind: str) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:
+        if disk_failed(error):
+            raise
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         problem = f"cannot be read as {kind}, it may be damaged or incomplete ({reason})"
         raise UserError(None, name, problem) from error

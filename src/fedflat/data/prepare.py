@@ -30,6 +30,7 @@ from fedflat.data.prepared import (
     write_prepared,
 )
 from fedflat.errors import UserError, mention, near_miss
+from fedflat.files import disk_failed
 from fedflat.progress import download_bar
 
 ATTEMPTS = 4  # connections per file and call; each continues where the one before stopped
@@ -62,6 +63,8 @@ def download_files(name: str, remotes: Sequence[RemoteFile], folder: Path, progr
             file = Path(pooch.retrieve(url, remote.hash, fname=remote.name, path=folder, downloader=downloader))
             _check_sha256(file, remote.sha256)
         except (URLError, HTTPException, OSError, ValueError) as error:
+            if disk_failed(error):
+                raise
             by_hand = f"or fetch it by hand and run: fedflat data prepare {name} --from PATH"
             raise UserError(None, url, f"{_explain_failure(error)}, {by_hand}") from error
     return folder

@@ -20,6 +20,7 @@ from safetensors import SafetensorError, safe_open
 
 from fedflat.data.dataset import Augment, Dataset
 from fedflat.errors import UserError
+from fedflat.files import replace_file
 
 CHUNK = 512  # images decoded and written at a time
 ChannelMoments = tuple[float, ...]  # the mean or the standard deviation of each channel
@@ -102,7 +103,7 @@ def write_prepared(
     train = raw.train._replace(images=chain([first_chunk], raw.train.images))
     tensors = _tensor_entries(train, raw.test, shape)
     header_size = -(-len(_header(tensors, metadata, 0)) // 8) * 8 + _HEADER_RESERVE
-    with _write_atomically(path) as file:
+    with _write_whole(path) as file:
         file.seek(header_size)
         for numbers in (train.labels, raw.test.labels, train.owner):
             file.write(b"" if numbers is None else numbers.astype("<i8").tobytes())
@@ -143,17 +144,14 @@ def _header(tensors: Mapping[str, Any], metadata: Mapping[str, str], size: int) 
 
 
 @contextmanager
-def _write_atomically(path: Path) -> Iterator[BinaryIO]:
-    """Open a temporary file in the same folder that gets its final name only when it is complete."""
-    temporary = make_folder(path.parent) / f".{path.name}.{os.getpid()}"
+def _write_whole(path: Path) -> Iterator[BinaryIO]:
+    """Open a file that gets its name only when it is complete; UserError if it cannot be written."""
+    make_folder(path.parent)
     try:
-        with open(temporary, "wb") as file:
+        with replace_file(path) as file:
             yield file
-        os.replace(temporary, path)
     except OSError as error:
         raise UserError(None, path, f"cannot be written ({error.strerror or error})") from error
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _write_images(file: BinaryIO, split: RawSplit, shape: tuple[int, ...], name: str, advance: Advance) -> np.ndarray:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fedflat.data.dataset import Dataset
 from fedflat.errors import UserError, mention
+from fedflat.files import disk_failed
 from fedflat.flatness.finished_run import AnalysisSettings, FinishedRun
 from fedflat.flatness.measures import MEASUREMENTS, Measurement, ModelToMeasure, measure_barrier
 from fedflat.options import check, normalised
@@ -175,6 +176,8 @@ def _measure_and_write(job: MeasurementJob, run: FinishedRun, analysis: Analysis
         write_measurement(run.path / "analysis", job.name, document, by_seed)
         analysis.documents[run.name][job.name] = document
     except (UserError, OSError) as error:
+        if disk_failed(error):
+            raise
         problem = error if isinstance(error, UserError) else str(error)
         analysis.problems.append(UserError(None, f"{run.name}: {job.name}", problem))
 

@@ -11,15 +11,17 @@ import json
 import os
 import sys
 from collections.abc import Collection, Iterable, Mapping
+from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
+import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from fedflat.core.state import checksum
 from fedflat.errors import UserError, mention
+from fedflat.files import remove_leftovers, replace_file, sync_folder
 from fedflat.runs.config import MAY_CHANGE, config_differences, is_unedited, same_run
 
 
@@ -39,16 +41,42 @@ def checkpoint_mismatch(checkpoint: Path, config: str, ignored: Collection[str] 
     )
 
 
+_DTYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}  # as safetensors names them
+
+
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], config: str = "") -> None:
-    """Write tensors, the configuration they belong to and a checksum, replacing the file as a whole."""
-    named = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    temporary = path.with_suffix(".tmp")
+    """Write tensors, the configuration they belong to and a checksum as a safetensors file, replacing it as a whole."""
+    named = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    metadata = {"config": config, "crc": str(checksum(named, config))}
     try:
-        save_file(named, temporary, metadata={"config": config, "crc": str(checksum(named, config))})
-        os.replace(temporary, path)
-    except (OSError, SafetensorError) as error:
-        temporary.unlink(missing_ok=True)
-        raise OSError(f"{path}: cannot be written ({error})") from None
+        with replace_file(path) as file:
+            _write_safetensors(file, named, metadata)
+    except OSError as error:
+        raise OSError(f"{path}: cannot be written ({error.strerror or error})") from None
+
+
+def _write_safetensors(file: BinaryIO, named: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
+    """Write the header, then the tensors, the widest numbers first so that all are aligned; nothing is copied."""
+    ordered = sorted(named, key=lambda name: (-named[name].element_size(), name))
+    ends = list(accumulate((named[name].nbytes for name in ordered), initial=0))
+    entries = {
+        name: {"dtype": _DTYPES[named[name].dtype], "shape": list(named[name].shape), "data_offsets": [start, end]}
+        for name, (start, end) in zip(ordered, pairwise(ends), strict=True)
+    }
+    header = json.dumps({"__metadata__": dict(metadata), **entries}).encode()
+    header += b" " * (-len(header) % 8)
+    file.write(len(header).to_bytes(8, "little") + header)
+    for name in ordered:
+        file.write(named[name].reshape(-1).view(torch.uint8).numpy().data)
 
 
 def load_tensors(path: Path) -> dict[str, Tensor] | None:
@@ -69,14 +97,9 @@ def trial_tensors(checkpoint: Mapping[str, Tensor], seed: int) -> dict[str, Tens
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write a text file as a whole: to a temporary name first, which is then renamed or, after an error, removed."""
-    temporary = path.with_name(path.name + ".tmp")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
+    """Write a text file as a whole: after a crash there is the old file or the new one."""
+    with replace_file(path) as file:
+        file.write(text.encode("utf-8"))
 
 
 def read_json_lines(path: Path) -> list[dict[str, Any]]:
@@ -159,6 +182,8 @@ class RunFolder:
         try:
             self.checkpoint.parent.mkdir(parents=True, exist_ok=True)
             self._lock()
+            self._remove_leftovers()
+            sync_folder(path.parent)
             if replaceable or not self.config_path.exists():
                 write_atomically(self.config_path, config)
         except OSError as error:
@@ -214,6 +239,12 @@ class RunFolder:
             fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise self._error("another process is training in this folder") from None
+
+    def _remove_leftovers(self) -> None:
+        """Remove temporary files of killed runs, also that of the checkpoint of version 0.1.0."""
+        for file in (self.config_path, self.metrics, self.checkpoint, self.path / "result.json"):
+            remove_leftovers(file)
+        self.checkpoint.with_suffix(".tmp").unlink(missing_ok=True)
 
     def close(self) -> None:
         """Release the lock."""
