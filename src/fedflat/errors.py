@@ -98,6 +98,11 @@ ALIASES = {  # what people write elsewhere, and our word for it
     "net": "model",
     "wd": "weight_decay",
     "bs": "batch_size",
+    "optimizer": "optimiser",
+    "optim": "optimiser",
+    "clip": "clip_grad",
+    "warmup": "lr_warmup",
+    "scheduler": "lr_schedule",
 }
 
 

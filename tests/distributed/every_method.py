@@ -21,6 +21,8 @@ from fedflat.engine import ENGINES
 from fedflat.engine.distributed import Distributed
 from fedflat.engine.processes import ProcessGroup, find_rank, join_processes
 from fedflat.engine.rounds import Trial
+from fedflat.methods.fedgloss import FedGloSS
+from fedflat.methods.fedsam import FedSAM
 from fedflat.runs.shared_folder import SharedFolder
 
 COHORTS = ([0, 2, 1], [1], [3], [2, 0, 3, 1])  # in the second round two clients, one for each seed
@@ -49,7 +51,9 @@ def gathered(processes: ProcessGroup, method: str, trials: list[Trial]) -> Mappi
 
 
 def train(method: Method, engine: str) -> list[Trial]:
-    return tiny.train(method, engine, range(ROUNDS), cohorts=COHORTS)
+    """Train a method; clients of FedSAM and FedGloSS keep their momentum between rounds."""
+    optimiser = tiny.sgd()._replace(keeps_state=isinstance(method, FedSAM | FedGloSS))
+    return tiny.train(method, engine, range(ROUNDS), cohorts=COHORTS, optimiser=optimiser)
 
 
 def main(out: str) -> None:

@@ -17,6 +17,7 @@ import torch
 from safetensors.torch import load_file
 
 RUN = shlex.split("run fedgloss --rounds 16 --local-epochs 1 --seeds 0 1 --checkpoint-every 3 --warmup 6")
+RUN += shlex.split("--optimiser adamw --optimiser-state keep --lr 0.003 --lr-schedule cosine")
 
 
 def start(out: Path, *more: str) -> subprocess.Popen[str]:

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedflat.core.local_training import SGD
 from fedflat.core.method import Method
+from fedflat.core.optimiser import Optimiser
 from fedflat.core.task import Batch, Task
 from fedflat.data.batches import ClientBatches
 from fedflat.data.dataset import Augment, Dataset
@@ -41,7 +41,7 @@ def train(method: Method, engine: str = "sequential", rounds: int = 4) -> Trial:
     task, w, client_data = problem()
     runner, trial = ENGINES[engine](method, task, client_data), Trial(0, method, w)
     for r in range(rounds):
-        sgd = SGD(torch.tensor(0.1 * 0.9**r, dtype=torch.float64), 0.9, 1e-3)
+        sgd = Optimiser(torch.tensor(0.1 * 0.9**r, dtype=torch.float64), 0.9, 1e-3)
         cohort = [[0, 2], [1, 3], [2, 1], [3, 0]][r % 4]
         weights = torch.tensor([float(SIZES[client]) for client in cohort], dtype=torch.float64)
         play_round(method, runner, [trial], r, [cohort], [weights], len(SIZES), sgd)

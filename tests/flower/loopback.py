@@ -15,7 +15,6 @@ from flwr.supercore.task_identity import TaskIdentity
 from torch import Tensor
 
 import fedflat as ff
-from fedflat.core.local_training import SGD
 from fedflat.engine.rounds import Trial, choose_cohort, play_round
 from fedflat.engine.sequential import Sequential
 from fedflat.flower.app import client_app, server_app
@@ -113,8 +112,8 @@ def simulate(experiment: ff.Experiment, missing: Mapping[int, set[int]] | None =
 
 def _round(experiment: ff.Experiment, built: Any, engine: Sequential, trial: Trial, r: int, clients: list[int]) -> None:
     sizes = [len(built.client_rows[client]) if experiment.weights == "examples" else 1 for client in clients]
-    sgd = SGD(torch.tensor(experiment.lr * experiment.lr_decay**r), experiment.momentum, experiment.weight_decay)
-    play_round(experiment.method, engine, [trial], r, [clients], [torch.tensor(sizes).float()], experiment.clients, sgd)
+    optimiser, weights = experiment.optimiser_at(r, trial.server.params), torch.tensor(sizes).float()
+    play_round(experiment.method, engine, [trial], r, [clients], [weights], experiment.clients, optimiser)
 
 
 def assert_same(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor], tolerance: float = 1e-5) -> None:

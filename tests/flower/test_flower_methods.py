@@ -14,8 +14,8 @@ from safetensors.torch import load_file
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import fedflat as ff
-from fedflat.core.local_training import SGD
 from fedflat.core.method import Method
+from fedflat.core.optimiser import Optimiser
 from fedflat.core.state import ClientStore
 from fedflat.engine.rounds import CohortJob
 from fedflat.flower.config import FederationOptions, from_run_config, to_run_config
@@ -45,6 +45,12 @@ def test_the_run_configuration_describes_the_experiment(method: Method) -> None:
     assert from_run_config(flat) == (experiment, federation)
 
 
+def test_kept_moments_stay_on_the_nodes(tmp_path: Path) -> None:
+    adamw = {"optimiser": "adamw", "optimiser_state": "keep", "lr_in_round": "linear", "lr": 0.01, "rounds": 3}
+    experiment = dataclasses.replace(EXPERIMENT, method=ff.FedGloSS(), **adamw)
+    assert_same(federate(Loopback(experiment), experiment, tmp_path / "run"), simulate(experiment))
+
+
 def test_equal_weights_and_another_seed(tmp_path: Path) -> None:
     experiment = dataclasses.replace(EXPERIMENT, method=ff.SCAFFOLD(), weights="uniform", seeds=(3,))
     assert_same(federate(Loopback(experiment), experiment, tmp_path / "run"), simulate(experiment))
@@ -54,7 +60,7 @@ def test_replies_are_averaged_where_the_server_computes() -> None:
     """Fake tensors stand for a GPU; operations on tensors of different devices raise."""
     with FakeTensorMode():
         model, states = torch.zeros(5, device="cuda"), ClientStore(LastReply(torch.tensor(-1)))
-        sgd = SGD(torch.ones((), device="cuda"), 0.0, 0.0)
+        sgd = Optimiser(torch.ones((), device="cuda"), 0.0, 0.0)
         job = CohortJob(0, 0, 0, [2, 0], torch.ones(2, device="cuda"), 4, ff.Message(model), states, sgd)
         valid = {client: ValidReply(ff.Reply(model), ClientInfo(client=client, examples=7)) for client in job.clients}
         cohort = FlowerEngine._average(SimpleNamespace(experiment=EXPERIMENT), job, valid).cohort  # type: ignore[arg-type]

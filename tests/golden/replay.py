@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedflat.core.local_training import SGD
 from fedflat.core.method import Method
+from fedflat.core.optimiser import Optimiser
 from fedflat.core.state import pack_state
 from fedflat.core.task import Batch, Task
 from fedflat.data.batches import BatchPlan
@@ -89,7 +89,7 @@ def gaps(case: str | Path, method: Method, engine: str, dtype: torch.dtype = tor
     trial = Trial(0, method, torch.tensor(data["init.params"], dtype=dtype))
     worst: dict[str, float] = {}
     for r in range(meta["rounds"]):
-        sgd = SGD(torch.tensor(data["lr"][r], dtype=dtype), *_optimiser(meta))
+        sgd = Optimiser(torch.tensor(data["lr"][r], dtype=dtype), *_optimiser(meta))
         cohort = [int(client) for client in data["participants"][r]]
         weights = torch.tensor(data["agg_weight"][r], dtype=dtype)
         recorder = Recorder(runner)

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedflat.core.local_training import SGD
 from fedflat.core.method import Method
+from fedflat.core.optimiser import Optimiser
 from fedflat.core.task import Batch
 from fedflat.data.batches import BatchPlan
 from fedflat.engine.rounds import Trial, play_round
@@ -61,6 +61,6 @@ def train(
     engine: Any = Sequential(method, Quadratic(), QuadraticBatches(a, b, steps))  # type: ignore[arg-type]
     for r, cohort in enumerate(cohorts):
         weights = torch.tensor([SIZES[k % 3] for k in cohort], dtype=torch.float64)
-        sgd = SGD(torch.tensor(LR, dtype=torch.float64), momentum, 0.0)
+        sgd = Optimiser(torch.tensor(LR, dtype=torch.float64), momentum, 0.0)
         play_round(method, engine, [trial], r, [cohort], [weights], len(a), sgd)
     return trial

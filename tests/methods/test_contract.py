@@ -49,7 +49,7 @@ def test_inputs_are_left_alone(method: Method) -> None:
     client = tree_map(lambda t: t[0], trial.clients.gather([0]))
     server, task, batch = trial.server, tiny.task(), _batches()[0]
     message = _guarded(method.broadcast, server)
-    carry = start_local_training(message, client)
+    carry = start_local_training(tiny.sgd(), message, client)
     _guarded(lambda w, m, c: method.step(task, w, batch, m, c), carry.w + 0.1, message, client)
     moved = carry._replace(w=carry.w + 0.1)
     reply, _ = _guarded(
@@ -112,7 +112,8 @@ def _lanes(method: Method) -> tuple[Any, list[Any], Any]:
     trial = tiny.played(method, 1)[0]
     message = method.broadcast(trial.server)
     carries = [
-        start_local_training(message, tree_map(lambda t: t[k], trial.clients.gather([0, 1, 2]))) for k in range(3)
+        start_local_training(tiny.sgd(), message, tree_map(lambda t: t[k], trial.clients.gather([0, 1, 2])))
+        for k in range(3)
     ]
     shifted = [carry._replace(w=carry.w + 0.01 * k * carry.w.sin()) for k, carry in enumerate(carries, 1)]
     return stack_states(shifted), _batches(), message
@@ -121,13 +122,14 @@ def _lanes(method: Method) -> tuple[Any, list[Any], Any]:
 def _batches() -> list[Any]:
     client_data = tiny.client_data()
     plan = client_data.plan([0] * 3, 0, [0, 1, 2])
-    return [client_data.batch(type(plan)(*(t[k, 0] for t in plan))) for k in range(3)]
+    step, steps = torch.tensor([0.0, 6.0]).double()
+    return [client_data.batch(type(plan)(*(t[k, 0] for t in plan)))._replace(step=step, steps=steps) for k in range(3)]
 
 
 @every_method
 def test_padding_does_not_matter(method: Method) -> None:
     trial, short = tiny.played(method, 1)[0], _batches()[1]
-    real = type(short)(*(t[short.mask] for t in short))
+    real = short._replace(**{name: getattr(short, name)[short.mask] for name in ("x", "y", "mask", "key")})
     client, message = tree_map(lambda t: t[0], trial.clients.gather([1])), method.broadcast(trial.server)
     assert not bool(short.mask.all())
     ends: list[Tensor] = [

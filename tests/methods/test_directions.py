@@ -13,8 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import fedflat as ff
-from fedflat.core.local_training import SGD, LocalState, local_step
+from fedflat.core.local_training import LocalState, local_step
 from fedflat.core.method import Cohort, Local, Message, Method
+from fedflat.core.optimiser import Optimiser, initial_moments
 from fedflat.core.state import stack_states, tree_map
 from fedflat.core.task import Batch
 from fedflat.engine.sequential import client_batches
@@ -157,10 +158,10 @@ def test_effective_steps_are_those_that_momentum_makes_of_a_constant_gradient(mo
         def grad(self, w: Tensor, batch: Any) -> Tensor:
             return torch.ones_like(w)
 
-    carry = LocalState(_double(0.0), _double(0.0), ())
-    sgd = SGD(_double(0.1), momentum, 0.0)
+    sgd = Optimiser(_double(0.1), momentum, 0.0)
+    carry = LocalState(_double(0.0), initial_moments(sgd, _double(0.0)), ())
     for _ in range(steps):
-        carry = local_step(Method(), Slope(), sgd, carry, None, None)  # type: ignore[arg-type]
+        carry = local_step(Method(), Slope(), sgd, carry, Batch(*[_double(0)] * 4), None)  # type: ignore[arg-type]
     local = Local(sgd.lr, _double(steps), _double(momentum))
     torch.testing.assert_close(0.1 * effective_steps(local), -carry.w)
 

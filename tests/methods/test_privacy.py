@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 import fedflat as ff
-from fedflat.core.local_training import SGD, finish_local_training, start_local_training
+from fedflat.core.local_training import finish_local_training, start_local_training
 from fedflat.core.method import Cohort, Method, Reply
+from fedflat.core.optimiser import Optimiser
 from fedflat.core.random import hash_words, normal_from
 from fedflat.core.state import pack_state
 from fedflat.methods import shared
@@ -27,6 +28,7 @@ from fedflat.methods.differential_privacy import (
 from fedflat.runs.build import build_run
 
 INNERS: list[Method] = [ff.FedAvg(), ff.SCAFFOLD(), ff.FedGloSS(), ff.FedSMOO(), ff.FedNova(), ff.NaiveFedGloSS()]
+PLAIN = Optimiser(torch.tensor(0.1).double())
 FREE = {"clip": math.inf, "noise": 0.0}
 
 
@@ -34,10 +36,9 @@ def reply_to(method: Method, distance: float) -> dict[str, Tensor]:
     """Return a client's reply after its model has moved by `distance`."""
     params = tiny.params()
     message, client = method.broadcast(method.init_server(params)), method.init_client(params)
-    carry = start_local_training(message, client)
+    carry = start_local_training(PLAIN, message, client)
     moved = carry._replace(w=carry.w + distance / 35**0.5)
-    steps, rate = torch.tensor(3.0).double(), torch.tensor(0.1).double()
-    return pack_state(finish_local_training(method, SGD(rate, 0.0, 0.0), moved, message, steps)[0])
+    return pack_state(finish_local_training(method, PLAIN, moved, message, torch.tensor(3.0).double())[0])
 
 
 @pytest.mark.parametrize("inner", INNERS, ids=lambda m: type(m).__name__)
@@ -56,9 +57,9 @@ def test_short_replies_are_sent_as_they_are(distance: float) -> None:
 def test_a_client_keeps_the_dual_of_what_it_sent() -> None:
     method, params = ff.Private(inner=ff.FedGloSS(beta=10.0), clip=0.5), tiny.params()
     message, client = method.broadcast(method.init_server(params)), method.init_client(params)
-    moved = start_local_training(message, client)._replace(w=params + 3.0)
+    moved = start_local_training(PLAIN, message, client)._replace(w=params + 3.0)
     one = torch.tensor(1.0).double()
-    reply, kept = finish_local_training(method, SGD(one, 0.0, 0.0), moved, message, one)
+    reply, kept = finish_local_training(method, PLAIN, moved, message, one)
     torch.testing.assert_close(kept.sigma, -reply.delta / 10.0, rtol=0, atol=1e-15)
 
 

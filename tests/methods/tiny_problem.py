@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedflat.core.local_training import SGD
 from fedflat.core.method import Method
+from fedflat.core.optimiser import Optimiser
 from fedflat.core.task import Task
 from fedflat.data.batches import ClientBatches
 from fedflat.data.dataset import Dataset
@@ -56,8 +56,8 @@ def client_data(
     return ClientBatches(Dataset("tiny", x, y, x, y, classes=3), parts, batch_size, 2, dtype=dtype)
 
 
-def sgd(momentum: float = 0.5, dtype: torch.dtype = torch.float64) -> SGD:
-    return SGD(torch.tensor(0.1, dtype=dtype), momentum, 1e-3)
+def sgd(momentum: float = 0.5, dtype: torch.dtype = torch.float64) -> Optimiser:
+    return Optimiser(torch.tensor(0.1, dtype=dtype), momentum, 1e-3)
 
 
 def train(
@@ -69,16 +69,17 @@ def train(
     weights: str = "examples",
     cohorts: Sequence[Sequence[int]] = COHORTS,
     trials: Sequence[Trial] | None = None,
+    optimiser: Optimiser | None = None,
 ) -> list[Trial]:
     """Play rounds with two seeds, which start from different models and have different cohorts in every round."""
-    source = source or client_data()
-    trials = trials or [Trial(seed, method, params(source.dtype, seed)) for seed in (0, 1)]
+    source, optimiser = source or client_data(), optimiser or sgd(momentum, source.dtype if source else torch.float64)
+    trials = trials or [Trial(seed, method, params(source.dtype, seed), optimiser=optimiser) for seed in (0, 1)]
     runner = ENGINES[engine](method, task(), source)
     for r in rounds:
         chosen = [cohorts[(r + trial.seed) % len(cohorts)] for trial in trials]
         values = [source.sizes[list(who)].to(source.dtype) for who in chosen]
         values = values if weights == "examples" else [torch.ones_like(v) for v in values]
-        play_round(method, runner, trials, r, chosen, values, len(source.sizes), sgd(momentum, source.dtype))
+        play_round(method, runner, trials, r, chosen, values, len(source.sizes), optimiser)
     return list(trials)
 
 

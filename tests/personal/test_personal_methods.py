@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from fedflat import Averaged, Private, ServerMomentum
-from fedflat.core.local_training import SGD, local_update
+from fedflat.core.local_training import local_update
 from fedflat.core.method import Message, Method
+from fedflat.core.optimiser import Optimiser
 from fedflat.core.task import Batch, Task
 from fedflat.data.batches import ClientBatches
 from fedflat.data.dataset import Augment, Dataset
@@ -38,7 +39,7 @@ def problem():
 def train(method: Method, problem, weight_decay: float, engine: str = "sequential") -> Trial:
     task, w, client_data = problem
     trial, runner = Trial(0, method, w), ENGINES[engine](method, task, client_data)
-    sgd = SGD(torch.tensor(0.1, dtype=torch.float64), 0.9, weight_decay)
+    sgd = Optimiser(torch.tensor(0.1, dtype=torch.float64), 0.9, weight_decay)
     for r, cohort in enumerate([[0, 2], [1, 3], [2, 1]]):
         play_round(method, runner, [trial], r, [cohort], [torch.ones(2, dtype=torch.float64)], len(SIZES), sgd)
     return trial
@@ -100,7 +101,7 @@ def test_fedbabu_needs_a_head():
     w, yes = torch.zeros(task.size), torch.ones(2, dtype=torch.bool)
     batch = Batch(torch.ones(2, 5), torch.tensor([0, 1]), yes, None)
     with pytest.raises(UserError, match=r"has no parameters named 'head\.…'"):
-        local_update(FedBABU(), task, SGD(torch.tensor(0.1), 0.0, 0.0), Message(w), (), [batch])
+        local_update(FedBABU(), task, Optimiser(torch.tensor(0.1), 0.0, 0.0), Message(w), (), [batch])
 
 
 def test_perfedavg_takes_the_gradient_after_a_step_on_other_samples(problem):

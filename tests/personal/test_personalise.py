@@ -12,8 +12,9 @@ import torch
 
 import fedflat as ff
 from fedflat.cli.personalise import print_personalised
-from fedflat.core.local_training import SGD, local_update
+from fedflat.core.local_training import local_update
 from fedflat.core.method import Message, Method
+from fedflat.core.optimiser import Optimiser
 from fedflat.data.batches import BatchPlan
 from fedflat.engine.rounds import evaluate
 from fedflat.errors import UserError
@@ -70,7 +71,7 @@ def test_fine_tuning_is_plain_sgd_on_the_clients_own_data(finished):
     plan = trainer.client_data.plan([3], 9, [client])
     steps = [BatchPlan(*(t[0, s][plan.mask[0, s]] for t in plan)) for s in range(plan.mask.shape[1])]
     assert sum(int(step.mask.sum()) for step in steps) == 2 * len(finished.built.client_rows[client])
-    sgd = SGD(torch.tensor(0.2), 0.5, 1e-3)
+    sgd = Optimiser(torch.tensor(0.2), 0.5, 1e-3)
     end, *_ = local_update(
         Method(), task, sgd, Message(params), (), [trainer.client_data.batch(step) for step in steps]
     )

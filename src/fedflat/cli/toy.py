@@ -22,8 +22,9 @@ from torch import Tensor, nn
 
 from fedflat.cli.arguments import parse_options
 from fedflat.cli.outputs import check_picture
-from fedflat.core.local_training import SGD, local_step, start_local_training
+from fedflat.core.local_training import local_step, start_local_training
 from fedflat.core.method import Message, Method
+from fedflat.core.optimiser import Optimiser
 from fedflat.core.task import Batch, Task
 from fedflat.core.vectors import norm, unit
 from fedflat.methods.fedprox import FedProx
@@ -70,8 +71,8 @@ def toy_fedsol(rho: float) -> FedSOLAblation:
 def toy_path(method: Method, task: ToyTask, lr: float = LR, steps: int = STEPS) -> Tensor:
     """Return the parameters after 0, 1, …, `steps` local steps from the global model, [steps + 1, 2]."""
     msg = Message(torch.zeros_like(task.optimum))
-    sgd = SGD(torch.tensor(lr, dtype=msg.params.dtype), 0.0, 0.0)
-    carry, path = start_local_training(msg, ()), [msg.params]
+    sgd = Optimiser(torch.tensor(lr, dtype=msg.params.dtype))
+    carry, path = start_local_training(sgd, msg, ()), [msg.params]
     for _ in range(steps):
         carry = local_step(method, task, sgd, carry, NO_SAMPLES, msg)
         path.append(carry.w)

@@ -6,6 +6,7 @@ the three in a plain loop.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -13,25 +14,38 @@ import torch
 from torch import Tensor
 
 from fedflat.core.method import Local, Method
-from fedflat.core.state import count_bytes
+from fedflat.core.optimiser import Optimiser, initial_moments, optimiser_step
+from fedflat.core.state import count_bytes, state_tensors
 from fedflat.core.task import Batch, Task
 
 
-class SGD(NamedTuple):
-    """The clients' optimiser: stochastic gradient descent with momentum m and weight decay λ on a method's direction d.
-
-    b ← m b + d + λ w;  w ← w − η b, with b = 0 at the start of every round. The method computes d; weight decay acts at
-    the unperturbed w and never enters d.
+class KeptState(NamedTuple):
+    """What a client keeps between rounds if its optimiser's state is kept.
 
     Args:
-        lr: the learning rate η of this round, a scalar tensor.
-        momentum: m.
-        weight_decay: λ.
+        client: the state that the method keeps for the client.
+        moments: the optimiser's state.
     """
 
-    lr: Tensor
-    momentum: float
-    weight_decay: float
+    client: Any
+    moments: Any
+
+
+def initial_client_state(method: Method, optimiser: Optimiser, params: Tensor) -> Any:
+    """Return what a client keeps that has not taken part yet: the method's state, or a KeptState.
+
+    Args:
+        method: the method.
+        optimiser: the clients' optimiser.
+        params: the initial model, [P].
+    """
+    client = method.init_client(params)
+    return KeptState(client, initial_moments(optimiser, params)) if optimiser.keeps_state else client
+
+
+def method_state(kept: Any) -> Any:
+    """Return the method's part of what a client keeps."""
+    return kept.client if isinstance(kept, KeptState) else kept
 
 
 class LocalState(NamedTuple):
@@ -39,79 +53,105 @@ class LocalState(NamedTuple):
 
     Args:
         w: the client's model, [P].
-        buffer: the momentum buffer b, [P].
+        moments: the optimiser's state, () if it needs none.
         client: the state that the method keeps for the client.
     """
 
     w: Tensor
-    buffer: Tensor
+    moments: Any
     client: Any
 
+    def kept(self, optimiser: Optimiser) -> Any:
+        """Return what the client keeps of this state: the method's state, or a KeptState."""
+        return KeptState(self.client, self.moments) if optimiser.keeps_state else self.client
 
-def start_local_training(msg: Any, client: Any) -> LocalState:
-    """Return the state before the first step: the model that was received, and a momentum buffer of zeros.
+
+def start_local_training(optimiser: Optimiser, msg: Any, kept: Any) -> LocalState:
+    """Return the state before the first step: the model that was received, and the optimiser's state.
 
     Args:
+        optimiser: the clients' optimiser.
         msg: the method's message; training starts from msg.params, [P].
-        client: the state that the method keeps for the client.
+        kept: what the client keeps, as `initial_client_state` or `finish_local_training` returned it.
     """
-    return LocalState(msg.params, torch.zeros_like(msg.params), client)
+    if optimiser.keeps_state:
+        return LocalState(msg.params, kept.moments, kept.client)
+    return LocalState(msg.params, initial_moments(optimiser, msg.params), kept)
 
 
-def local_step(method: Method, task: Task, sgd: SGD, state: LocalState, batch: Batch, msg: Any) -> LocalState:
-    """Return the state after one step of SGD on the method's direction. Frozen parameters stay as they are.
+def local_step(
+    method: Method, task: Task, optimiser: Optimiser, state: LocalState, batch: Batch, msg: Any
+) -> LocalState:
+    """Return the state after one step of the optimiser on the method's direction. Frozen parameters stay as they are.
 
     Args:
         method: the method whose `step` gives the direction.
         task: the model and its loss.
-        sgd: the optimiser's settings.
+        optimiser: the client's optimiser.
         state: the state before the step.
         batch: the samples of the step.
         msg: the method's message.
     """
     direction, client = method.step(task, state.w, batch, msg, state.client)
-    if sgd.momentum:
-        direction = sgd.momentum * state.buffer + direction
-    change = direction + sgd.weight_decay * state.w
-    w = state.w - sgd.lr * change
-    if method.frozen:
-        w = torch.where(task.mask(method.frozen, w.device), state.w, w)
-    return LocalState(w, change if sgd.momentum else state.buffer, client)
+    frozen = task.mask(method.frozen, state.w.device) if method.frozen else None
+    if frozen is not None and optimiser.clips:
+        direction = torch.where(frozen, 0.0, direction)
+    w, moments = optimiser_step(optimiser, state.w, state.moments, direction, batch.step, batch.steps)
+    if frozen is not None:
+        w = torch.where(frozen, state.w, w)
+    return LocalState(w, moments, client)
 
 
-def finish_local_training(method: Method, sgd: SGD, state: LocalState, msg: Any, steps: Tensor) -> tuple[Any, Any]:
-    """Return the client's reply and the state that the method keeps for it.
+def finish_local_training(
+    method: Method, optimiser: Optimiser, state: LocalState, msg: Any, steps: Tensor
+) -> tuple[Any, Any]:
+    """Return the client's reply and what the client keeps.
 
     Args:
         method: the method whose `reply` makes both.
-        sgd: the optimiser's settings.
+        optimiser: the client's optimiser.
         state: the state after the last step.
         msg: the method's message.
         steps: how many steps the client took, a scalar tensor.
     """
-    local = Local(sgd.lr, steps, torch.full_like(sgd.lr, sgd.momentum))
-    return method.reply(state.w, msg, state.client, local)
+    momentum = optimiser.momentum
+    m = momentum if isinstance(momentum, Tensor) else torch.full_like(optimiser.lr, momentum)
+    reply, client = method.reply(state.w, msg, state.client, Local(optimiser.mean_lr(steps), steps, m))
+    return reply, state._replace(client=client).kept(optimiser)
 
 
 def local_update(
-    method: Method, task: Task, sgd: SGD, msg: Any, client: Any, batches: Iterable[Batch]
+    method: Method, task: Task, optimiser: Optimiser, msg: Any, kept: Any, batches: Iterable[Batch]
 ) -> tuple[Tensor, Any, Any]:
-    """Train one client; return its model at the end [P], its reply and the state that the method keeps for it.
+    """Train one client; return its model at the end [P], its reply and what it keeps.
 
     Args:
         method: the method.
         task: the model and its loss.
-        sgd: the optimiser's settings.
+        optimiser: the client's optimiser.
         msg: the method's message.
-        client: the state that the method keeps for the client.
+        kept: what the client keeps.
         batches: the batches of this round, in order.
     """
-    state, steps = start_local_training(msg, client), 0
+    state, steps = start_local_training(optimiser, msg, kept), 0
     for batch in batches:
-        state, steps = local_step(method, task, sgd, state, batch, msg), steps + 1
+        state, steps = local_step(method, task, optimiser, state, batch, msg), steps + 1
     count = torch.tensor(float(steps), dtype=state.w.dtype, device=state.w.device)
-    reply, client = finish_local_training(method, sgd, state, msg, count)
-    return state.w, reply, client
+    reply, kept = finish_local_training(method, optimiser, state, msg, count)
+    return state.w, reply, kept
+
+
+def reply_uses_steps(method: Method, params: Tensor) -> bool:
+    """Return whether the method's reply, or what its clients keep, depends on learning rate, steps or momentum.
+
+    Args:
+        method: the method.
+        params: a model, [P].
+    """
+    client, message = method.init_client(params), method.broadcast(method.init_server(params))
+    unknown = torch.full((), math.nan, dtype=params.dtype, device=params.device)
+    made = method.reply(message.params, message, client, Local(unknown, unknown, unknown))
+    return any(bool(tensor.isnan().any()) for tensor in state_tensors(made))
 
 
 class Traffic(NamedTuple):
@@ -140,7 +180,8 @@ def example_messages(method: Method, params: Tensor) -> tuple[Any, Any, Any]:
     client = method.init_client(params)
     message = method.broadcast(method.init_server(params))
     one = torch.ones((), dtype=params.dtype, device=params.device)
-    reply, kept = finish_local_training(method, SGD(one, 0.0, 0.0), start_local_training(message, client), message, one)
+    plain = Optimiser(one)
+    reply, kept = finish_local_training(method, plain, start_local_training(plain, message, client), message, one)
     return message, reply, kept
 
 

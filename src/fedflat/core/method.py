@@ -67,7 +67,7 @@ class Local(NamedTuple):
     """What a client knows about its own training when it ends. All are scalar tensors, [].
 
     Args:
-        lr: the learning rate η of this round.
+        lr: the learning rate η of this round; where it falls inside the round, the mean Σ η_j / K_k of the steps.
         steps: the number K_k of steps that the client took.
         momentum: the momentum m of the client's optimiser.
     """
@@ -137,12 +137,13 @@ class Method:
     def step(self, task: Task, w: Tensor, batch: Batch, msg: Any, client: Any) -> tuple[Tensor, Any]:
         """Return the direction d of one local step, [P], and the client's new state.
 
-        The optimiser then does w ← w − η d, with its own momentum and weight decay (see core.local_training.SGD).
+        The optimiser then does w ← w − η d, with its own momentum and weight decay (see core.optimiser).
 
         Args:
             task: the model and its loss as functions of w.
             w: the client's current model, [P].
-            batch: the samples of this step.
+            batch: the samples of this step; batch.step is the number j of steps taken before in this round, and
+                batch.steps their number K in all.
             msg: the message that the client received.
             client: the client's state.
         """

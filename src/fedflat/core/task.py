@@ -45,12 +45,16 @@ class Batch(NamedTuple):
         y: labels, integers [B].
         mask: bool [B], False for padding, which no loss and no statistic may depend on.
         key: int64 [B], a hash for every sample from which dropout is drawn; None at evaluation.
+        step: the number j of steps that the client took before in this round, a scalar tensor; () outside training.
+        steps: the number K of its steps in this round, a scalar tensor; () outside training.
     """
 
     x: Tensor
     y: Tensor
     mask: Tensor
     key: Tensor | None
+    step: Tensor = ()  # type: ignore[assignment]
+    steps: Tensor = ()  # type: ignore[assignment]
 
 
 Parameters = Tensor | Mapping[str, Tensor]  # a model: one vector [P], or tensors by name as `Task.unflatten` gives

@@ -23,10 +23,10 @@ from torch import Tensor
 from torch.func import vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from fedflat.core.local_training import SGD, LocalState, finish_local_training, local_step, start_local_training
+from fedflat.core.local_training import LocalState, finish_local_training, local_step, start_local_training
 from fedflat.core.method import Method
 from fedflat.core.state import send_to_device, state_tensors, tree_map
-from fedflat.core.task import Task
+from fedflat.core.task import Batch, Task
 from fedflat.data.batches import BatchPlan, BatchSource
 from fedflat.engine.kernels import use_lane_ops
 from fedflat.engine.lane_packing import LaneSchedule, choose_lanes, schedule_lanes
@@ -70,6 +70,16 @@ def capture_cuda_graph(function: Callable[[], None]) -> Callable[[], None]:
     return graph.replay
 
 
+class StepPlan(NamedTuple):
+    """The batches of one step of all lanes, and the number of steps that each lane's client took before [lanes].
+
+    In the buffer of all steps of a round both have the time as first axis.
+    """
+
+    samples: BatchPlan
+    step: Tensor
+
+
 class LaneWork(NamedTuple):
     """The clients of all jobs of one exchange, in one list. Item i is client `clients[i]` of job `job_of[i]`.
 
@@ -77,8 +87,9 @@ class LaneWork(NamedTuple):
         jobs: the jobs, one per trial.
         job_of: for each item, the number of its job.
         clients: for each item, the number of its client.
-        states: the clients' states, stacked over items.
+        states: what the clients keep, stacked over items.
         messages: the servers' messages, stacked over jobs.
+        numbers: for each item, the numbers of its optimiser and its number of steps [items, 5].
     """
 
     jobs: Sequence[CohortJob]
@@ -86,68 +97,71 @@ class LaneWork(NamedTuple):
     clients: list[int]
     states: Any
     messages: Any
+    numbers: Tensor
 
 
 class Lanes:
     """The tensors of all lanes, which stay from round to round, and the step that works on them.
 
-    `carry` is the local state of each lane (model, momentum, client state), `message` the server's message for the
-    client that the lane trains; all their tensors have the lanes as first axis.
+    `carry` is the local state of each lane (model, optimiser's and client's state), `message` the server's message for
+    the client that the lane trains, `numbers` its optimiser's numbers and its number of steps; all their tensors have
+    the lanes as first axis.
 
     Args:
         method, task, source: what is trained, and where batches come from.
         lanes: the number of lanes.
-        work, plan, sgd: the work, batches and optimiser of the first exchange, as examples of shapes and types.
+        work, plan: the work and the batches of the first exchange, as examples of shapes and types.
     """
 
     def __init__(
-        self, method: Method, task: Task, source: BatchSource, lanes: int, work: LaneWork, plan: BatchPlan, sgd: SGD
+        self, method: Method, task: Task, source: BatchSource, lanes: int, work: LaneWork, plan: BatchPlan
     ) -> None:
-        self.method, self.task, self.source = method, task, source
+        self.method, self.task, self.source, self.optimiser = method, task, source, work.jobs[0].optimiser
         zeros = [0] * lanes
-        self.message = tree_map(lambda t: t[zeros].clone(), work.messages)
-        self.carry = start_local_training(self.message, tree_map(lambda t: t[zeros].clone(), work.states))
+        self.message, states, self.numbers = (
+            tree_map(lambda t: t[zeros].clone(), part) for part in (work.messages, work.states, work.numbers)
+        )
+        self.carry = start_local_training(self.optimiser, self.message, states)
         self.carry = self.carry._replace(w=self.carry.w.clone())
-        self.lr = sgd.lr.clone()
-        self.momentum, self.weight_decay = sgd.momentum, sgd.weight_decay
-        self._trace_step(BatchPlan(*(t[zeros, 0] for t in plan)))
+        self._trace_step(StepPlan(BatchPlan(*(t[zeros, 0] for t in plan)), torch.zeros_like(self.numbers[:, 0])))
         self._capacity = 0
 
-    def _trace_step(self, plan: BatchPlan) -> None:
+    def _trace_step(self, plan: StepPlan) -> None:
         """Trace the step; on a GPU compile it as well. Note which tensors of the message the step reads."""
-        inputs = (self.carry, self.message, self.lr, plan)
-        graph = trace_operations(self._step_in_place if self.lr.is_cuda else self._step, *inputs)
+        inputs, on_gpu = (self.carry, self.message, self.numbers, plan), self.numbers.is_cuda
+        graph = trace_operations(self._step_in_place if on_gpu else self._step, *inputs)
         first, count = len(state_tensors(self.carry)), len(state_tensors(self.message))
         placeholders = graph.graph.find_nodes(op="placeholder")[first : first + count]
         self._message_reads = [bool(node.users) for node in placeholders]
         self._traced_step: Callable[..., Any] = graph
-        if self.lr.is_cuda:
-            self._time = torch.zeros(1, dtype=torch.int64, device=self.lr.device)
+        if on_gpu:
+            self._time = torch.zeros(1, dtype=torch.int64, device=self.numbers.device)
             self._traced_step = torch.compile(graph, fullgraph=True, dynamic=False)
 
-    def _step(self, carry: LocalState, message: Any, lr: Tensor, plan: BatchPlan) -> LocalState:
+    def _step(self, carry: LocalState, message: Any, numbers: Tensor, plan: StepPlan) -> LocalState:
         """Take one local step in every lane."""
-        sgd = SGD(lr, self.momentum, self.weight_decay)
-        step = vmap(lambda c, b, m: local_step(self.method, self.task, sgd, c, b, m))
-        return _without_shared_memory(step(carry, self.source.batch(plan), message), carry, (message, lr, plan))
 
-    def _step_in_place(self, carry: LocalState, message: Any, lr: Tensor, plan: BatchPlan) -> None:
+        def step(state: LocalState, batch: Batch, msg: Any, own: Tensor) -> LocalState:
+            return local_step(self.method, self.task, self.optimiser.with_numbers(own[:-1]), state, batch, msg)
+
+        batch = self.source.batch(plan.samples)._replace(step=plan.step, steps=numbers[:, -1])
+        return _without_shared_memory(vmap(step)(carry, batch, message, numbers), carry, (message, numbers, plan))
+
+    def _step_in_place(self, carry: LocalState, message: Any, numbers: Tensor, plan: StepPlan) -> None:
         """Take one local step in every lane and write it over `carry`."""
-        tree_map(torch.Tensor.copy_, carry, self._step(carry, message, lr, plan))
+        tree_map(torch.Tensor.copy_, carry, self._step(carry, message, numbers, plan))
 
-    def train(self, work: LaneWork, plan: BatchPlan, schedule: LaneSchedule, sgd: SGD) -> tuple[Tensor, Any]:
+    def train(self, work: LaneWork, plan: BatchPlan, schedule: LaneSchedule) -> tuple[Tensor, Any]:
         """Train all items of an exchange.
 
         Args:
             work: the items.
             plan: their batches [items, steps, batch].
             schedule: which lane trains which item at which time.
-            sgd: the optimiser, with the learning rate of this round.
 
-        Returns the models at the end of local training [items, P] and the clients' states, stacked over items.
+        Returns the models at the end of local training [items, P] and what the clients keep, stacked over items.
         """
         self._load_plan(plan, schedule)
-        self.lr.copy_(sgd.lr)
         ends = self.carry.w.new_empty(len(work.clients), self.carry.w.shape[1])
         states = tree_map(torch.clone, work.states)
         job_of = send_to_device(work.job_of, ends.device)
@@ -164,12 +178,13 @@ class Lanes:
 
     def _load_plan(self, plan: BatchPlan, schedule: LaneSchedule) -> None:
         """Copy the batches into the buffer [times, lanes, batch] from which the steps read."""
-        device, steps = self.lr.device, len(schedule.item)
+        device, steps = self.numbers.device, len(schedule.item)
         item, step = (send_to_device(t, device) for t in (schedule.item, schedule.step))
         self._reserve_plan(steps, plan)
         rows = item.clamp(min=0)
-        for buffer, source in zip(self._plan_buffer, plan, strict=True):
+        for buffer, source in zip(self._plan_buffer.samples, plan, strict=True):
             buffer[:steps] = source[rows, step]
+        self._plan_buffer.step[:steps] = step
         if device.type == "cuda":
             self._time.zero_()
 
@@ -179,31 +194,34 @@ class Lanes:
             return
         self._capacity = max(steps, 2 * self._capacity, WARM_UP_STEPS + 1)
         lanes, batch = len(self.carry.w), plan.rows.shape[-1]
-        self._plan_buffer = BatchPlan(*(t.new_zeros(self._capacity, lanes, batch) for t in plan))
-        if self.lr.is_cuda:
+        samples = BatchPlan(*(t.new_zeros(self._capacity, lanes, batch) for t in plan))
+        self._plan_buffer = StepPlan(samples, self.numbers.new_zeros(self._capacity, lanes))
+        if self.numbers.is_cuda:
             self._time.zero_()
             self._replay_step = capture_cuda_graph(self._step_at_time)
 
     def _step_at_time(self) -> None:
         """Take the step at the time that a counter on the GPU shows, and advance the counter."""
-        plan = BatchPlan(*(t.index_select(0, self._time)[0] for t in self._plan_buffer))
-        self._traced_step(self.carry, self.message, self.lr, plan)
+        plan = tree_map(lambda t: t.index_select(0, self._time)[0], self._plan_buffer)
+        self._traced_step(self.carry, self.message, self.numbers, plan)
         self._time.add_(1)
 
     def _run_step(self, time: int) -> None:
         """Take one step in every lane: on a GPU by replaying the CUDA graph, on a CPU by calling the traced step."""
-        if self.lr.is_cuda:
+        if self.numbers.is_cuda:
             return self._replay_step()
-        new = self._traced_step(self.carry, self.message, self.lr, BatchPlan(*(t[time] for t in self._plan_buffer)))
+        plan = tree_map(lambda t: t[time], self._plan_buffer)
+        new = self._traced_step(self.carry, self.message, self.numbers, plan)
         self.carry = tree_map(torch.Tensor.contiguous, new)  # a constant comes as one element, expanded
 
     def _store_items(self, move: LaneMoves, ends: Tensor, states: Any) -> None:
-        """Store models and client states of finished items."""
+        """Store models of finished items, and what their clients keep."""
         ends.index_copy_(0, move.items, move.select_lanes(self.carry.w))
-        tree_map(lambda kept, lane: kept.index_copy_(0, move.items, move.select_lanes(lane)), states, self.carry.client)
+        kept = self.carry.kept(self.optimiser)
+        tree_map(lambda stored, lane: stored.index_copy_(0, move.items, move.select_lanes(lane)), states, kept)
 
     def _load_items(self, move: LaneMoves, job_of: Tensor, work: LaneWork) -> None:
-        """Load new items into lanes: the message of their trial (as far as steps read it), their state, no momentum."""
+        """Load new items into lanes: the message of their trial (as far as steps read it), their state and numbers."""
 
         def rows(new: Tensor) -> Tensor:
             return new.expand(len(move.items), *new.shape[1:]) if len(new) == 1 else new[job_of[move.items]]
@@ -213,9 +231,11 @@ class Lanes:
             if is_read:
                 lane.index_copy_(0, move.lanes, rows(new))
         self.carry.w.index_copy_(0, move.lanes, rows(work.messages.params))
-        if self.momentum:
-            self.carry.buffer.index_fill_(0, move.lanes, 0.0)
-        tree_map(lambda lane, new: lane.index_copy_(0, move.lanes, new[move.items]), self.carry.client, work.states)
+        self.numbers.index_copy_(0, move.lanes, work.numbers[move.items])
+        if not self.optimiser.keeps_state:
+            tree_map(lambda lane: lane.index_fill_(0, move.lanes, 0.0), self.carry.moments)
+        kept = self.carry.kept(self.optimiser)
+        tree_map(lambda lane, new: lane.index_copy_(0, move.lanes, new[move.items]), kept, work.states)
 
 
 def _without_shared_memory(new: LocalState, old: LocalState, others: Any) -> LocalState:
@@ -285,14 +305,14 @@ class Batched:
     def train(self, jobs: Sequence[CohortJob]) -> list[TrainedCohort]:
         """Run one exchange."""
         with torch.no_grad():
-            work = _gather_work(jobs)
-            seeds = [jobs[number].seed for number in work.job_of]
-            round, exchange, sgd = jobs[0].round, jobs[0].exchange, jobs[0].sgd
-            lengths = self.source.lengths(seeds, round, work.clients, exchange)
-            plan = self.source.plan(seeds, round, work.clients, exchange)
+            clients = [client for job in jobs for client in job.clients]
+            seeds = [job.seed for job in jobs for _ in job.clients]
+            lengths = self.source.lengths(seeds, jobs[0].round, clients, jobs[0].exchange)
+            plan = self.source.plan(seeds, jobs[0].round, clients, jobs[0].exchange)
             schedule = schedule_lanes(lengths, self._lane_count(lengths))
-            ends, states = self._build_lanes(work, plan, sgd).train(work, plan, schedule, sgd)
-            return self._average(work, ends, states, lengths)
+            work = _gather_work(jobs, lengths)
+            ends, states = self._build_lanes(work, plan).train(work, plan, schedule)
+            return self._average(work, ends, states)
 
     def _lane_count(self, lengths: Sequence[int]) -> int:
         if self.lanes is None:
@@ -300,37 +320,48 @@ class Batched:
         assert self.lanes is not None
         return self.lanes
 
-    def _build_lanes(self, work: LaneWork, plan: BatchPlan, sgd: SGD) -> Lanes:
+    def _build_lanes(self, work: LaneWork, plan: BatchPlan) -> Lanes:
         """Return the lanes, built in the first exchange."""
         if self._built_lanes is None:
             assert self.lanes is not None
-            self._built_lanes = Lanes(self.method, self.task, self.source, self.lanes, work, plan, sgd)
+            self._built_lanes = Lanes(self.method, self.task, self.source, self.lanes, work, plan)
         return self._built_lanes
 
-    def _average(self, work: LaneWork, ends: Tensor, states: Any, lengths: Sequence[int]) -> list[TrainedCohort]:
+    def _average(self, work: LaneWork, ends: Tensor, states: Any) -> list[TrainedCohort]:
         """Make the clients' replies, store their states and average, job by job."""
-        steps = send_to_device(lengths, ends.device, ends.dtype)
         trained, first = [], 0
         for job in work.jobs:
             part = slice(first, first + len(job.clients))
             first = part.stop
-            carry = LocalState(ends[part], ends[part], tree_map(lambda t: t[part], states))
-            replies, new_states = vmap(lambda c, k: finish_local_training(self.method, job.sgd, c, job.message, k))(
-                carry, steps[part]
-            )
+            kept = tree_map(lambda t: t[part], states)
+            replies, new_states = vmap(_finish(self.method, job))(ends[part], kept, work.numbers[part])
             job.states.scatter(job.clients, new_states)
             trained.append(TrainedCohort(average_replies(replies, job), ends[part]))
         return trained
 
 
-def _gather_work(jobs: Sequence[CohortJob]) -> LaneWork:
-    """Put the clients of all jobs into one list, and stack their states and the messages."""
+def _finish(method: Method, job: CohortJob) -> Callable[[Tensor, Any, Tensor], tuple[Any, Any]]:
+    """Return the function from a client's model, what it keeps and its numbers to its reply and what it keeps next."""
+
+    def finish(end: Tensor, kept: Any, numbers: Tensor) -> tuple[Any, Any]:
+        optimiser = job.optimiser.with_numbers(numbers[:-1])
+        state = LocalState(end, kept.moments, kept.client) if optimiser.keeps_state else LocalState(end, (), kept)
+        return finish_local_training(method, optimiser, state, job.message, numbers[-1])
+
+    return finish
+
+
+def _gather_work(jobs: Sequence[CohortJob], lengths: Sequence[int]) -> LaneWork:
+    """Put the clients of all jobs into one list, and stack their states, the messages and the clients' numbers."""
     job_of = [number for number, job in enumerate(jobs) for _ in job.clients]
     states = [job.states.gather(job.clients) for job in jobs]
+    numbers = torch.cat([job.optimiser.numbers(len(job.clients)) for job in jobs])
+    steps = send_to_device(lengths, numbers.device, numbers.dtype)
     return LaneWork(
         jobs,
         job_of,
         [client for job in jobs for client in job.clients],
         tree_map(lambda *parts: torch.cat(parts), *states),
         tree_map(lambda *parts: torch.stack(parts), *(job.message for job in jobs)),
+        torch.cat([numbers, steps[:, None]], 1),
     )

@@ -256,10 +256,9 @@ class Distributed:
 
     def _zeros(self, job: CohortJob) -> tuple[Any, Any]:
         """Return the summands of a rank that trains no client of this job: replies of zeros."""
-        steps = torch.ones_like(job.sgd.lr)
-        reply, _ = finish_local_training(
-            self.method, job.sgd, start_local_training(job.message, job.states.initial), job.message, steps
-        )
+        optimiser = job.optimiser.with_numbers(job.optimiser.numbers(len(job.clients))[0])
+        state = start_local_training(optimiser, job.message, job.states.initial)
+        reply, _ = finish_local_training(self.method, optimiser, state, job.message, torch.ones_like(optimiser.lr))
         zeros = tree_map(torch.zeros_like, reply)
         return zeros, zeros
 
@@ -269,7 +268,9 @@ def _share_of_job(job: CohortJob, positions: list[int], borrowed: Mapping[int, T
     states = BorrowedStates(job.states, len(positions), borrowed)
     weights = job.weights[send_to_device(positions, job.weights.device)]
     clients = [job.clients[position] for position in positions]
-    return RankShare(job._replace(clients=clients, weights=weights, states=states), positions, states)
+    optimiser = job.optimiser.of_clients(positions, len(job.clients))
+    own = job._replace(clients=clients, weights=weights, states=states, optimiser=optimiser)
+    return RankShare(own, positions, states)
 
 
 def _borrowed_rows(shares: Mapping[int, RankShare]) -> dict[Item, Tensor]:

@@ -21,7 +21,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fedflat.core.local_training import initial_client_state
 from fedflat.core.method import Method
+from fedflat.core.optimiser import Optimiser, initial_moments
 from fedflat.core.state import count_bytes
 from fedflat.core.task import Batch, Task
 from fedflat.data.batches import ClientBatches
@@ -66,6 +68,7 @@ def estimate_memory(
     lanes: int,
     trials: Sequence[tuple[int, int]],
     ranks: int = 1,
+    optimiser: Optimiser | None = None,
 ) -> MemoryEstimate:
     """Estimate the GPU memory of a run by the formula at the top of this file.
 
@@ -75,11 +78,15 @@ def estimate_memory(
         lanes: the number of lanes.
         trials: (clients in all, clients in a round) of each trial.
         ranks: the number of ranks, over which the clients' states are spread.
+        optimiser: the clients' optimiser; SGD without momentum unless given.
     """
-    server, state = method.init_server(params), count_bytes(method.init_client(params))
+    server, optimiser = method.init_server(params), optimiser or Optimiser(params.new_ones(()))
+    moments = count_bytes(initial_moments(optimiser, params))
+    state = count_bytes(initial_client_state(method, optimiser, params))
     per_sample, model = activation_bytes(task, client_data, params), count_bytes(params)
     batch = client_data.batch_size * per_sample
-    per_lane = VECTORS_PER_LANE * model + batch + state + count_bytes(method.broadcast(server))
+    per_lane = VECTORS_PER_LANE * model + max(0, moments - model) + batch + state
+    per_lane += count_bytes(method.broadcast(server))
     test = client_data.dataset.x_test.numel() * params.element_size() + EVALUATION_BATCH * per_sample // 2
     servers = sum(count_bytes(server) + 2 * cohort * (model + state) for _, cohort in trials)
     return MemoryEstimate(lanes * per_lane, test, servers, 2 * sum(clients for clients, _ in trials) * state // ranks)

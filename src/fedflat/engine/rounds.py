@@ -26,8 +26,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedflat.core.local_training import SGD
+from fedflat.core.local_training import initial_client_state
 from fedflat.core.method import Cohort, Method
+from fedflat.core.optimiser import Optimiser
 from fedflat.core.random import choose_without_replacement, hash_words, purpose_key
 from fedflat.core.state import ClientStore, pack_state, tree_map, unpack_state
 from fedflat.core.task import Batch, Task
@@ -45,6 +46,7 @@ class Trial:
         params: the initial model, a vector of P parameters.
         state_device: where the clients' states are stored; None stands for the device of `params`.
         clients: the number of clients, if it is known; it limits the size of the store.
+        optimiser: the clients' optimiser, whose state they may keep; they keep the method's alone if None.
     """
 
     def __init__(
@@ -54,10 +56,12 @@ class Trial:
         params: Tensor,
         state_device: torch.device | None = None,
         clients: int | None = None,
+        optimiser: Optimiser | None = None,
     ) -> None:
         self.seed = seed
         self.server = method.init_server(params)
-        self.clients = ClientStore(method.init_client(params), state_device, clients)
+        initial = initial_client_state(method, optimiser, params) if optimiser else method.init_client(params)
+        self.clients = ClientStore(initial, state_device, clients)
 
     def pack(self) -> dict[str, Tensor]:
         """Return the trial as named tensors, for a checkpoint: `server.…` and `clients.…`."""
@@ -104,7 +108,7 @@ class CohortJob(NamedTuple):
         population: the number of all clients.
         message: what the server broadcasts; `message.params` is the model at which local training starts.
         states: the states of all clients of the trial.
-        sgd: the clients' optimiser in this round.
+        optimiser: the clients' optimiser in this round.
     """
 
     seed: int
@@ -115,7 +119,7 @@ class CohortJob(NamedTuple):
     population: int
     message: Any
     states: ClientStates
-    sgd: SGD
+    optimiser: Optimiser
 
 
 class TrainedCohort(NamedTuple):
@@ -172,7 +176,7 @@ def play_round(
     cohorts: Sequence[Sequence[int]],
     weights: Sequence[Tensor],
     population: int,
-    sgd: SGD,
+    optimiser: Optimiser,
 ) -> list[TrainedCohort]:
     """Train one round of all trials and return what the last exchange trained.
 
@@ -184,11 +188,11 @@ def play_round(
         cohorts: the clients that take part, for each trial.
         weights: their weights in the average, for each trial.
         population: the number of all clients.
-        sgd: the clients' optimiser in this round.
+        optimiser: the clients' optimiser in this round.
     """
     trained: list[TrainedCohort] = []
     for exchange in range(method.exchanges):
-        trained = engine.train(cohort_jobs(method, trials, round, exchange, cohorts, weights, population, sgd))
+        trained = engine.train(cohort_jobs(method, trials, round, exchange, cohorts, weights, population, optimiser))
         update_servers(method, trials, trained)
     return trained
 
@@ -201,11 +205,13 @@ def cohort_jobs(
     cohorts: Sequence[Sequence[int]],
     weights: Sequence[Tensor],
     population: int,
-    sgd: SGD,
+    optimiser: Optimiser,
 ) -> list[CohortJob]:
     """Broadcast: return the job of each trial in one exchange. The arguments are those of `play_round`."""
     return [
-        CohortJob(t.seed, round, exchange, clients, weight, population, method.broadcast(t.server), t.clients, sgd)
+        CohortJob(
+            t.seed, round, exchange, clients, weight, population, method.broadcast(t.server), t.clients, optimiser
+        )
         for t, clients, weight in zip(trials, cohorts, weights, strict=True)
     ]
 

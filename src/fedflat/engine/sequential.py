@@ -35,9 +35,11 @@ class Sequential:
 
     def _train_cohort(self, job: CohortJob) -> TrainedCohort:
         states = [tree_map(lambda t: t[0], job.states.gather([client])) for client in job.clients]
+        numbers = job.optimiser.numbers(len(job.clients))
+        optimisers = [job.optimiser.with_numbers(own) for own in numbers]
         trained = [
-            local_update(self.method, self.task, job.sgd, job.message, state, self._batches(job, client))
-            for client, state in zip(job.clients, states, strict=True)
+            local_update(self.method, self.task, optimiser, job.message, state, self._batches(job, client))
+            for client, state, optimiser in zip(job.clients, states, optimisers, strict=True)
         ]
         ends, replies, new_states = zip(*trained, strict=True)
         job.states.scatter(job.clients, stack_states(new_states))
@@ -55,6 +57,8 @@ def client_batches(source: BatchSource, seed: int, round: int, client: int, exch
         seed, round, client, exchange: what the order and the augmentation of the samples depend on.
     """
     plan = source.plan([seed], round, [client], exchange)
-    for rows, mask, key in zip(plan.rows[0], plan.mask[0], plan.key[0], strict=True):
-        if mask.any():
-            yield source.batch(BatchPlan(rows[mask], mask[mask], key[mask]))
+    steps = source.lengths([seed], round, [client], exchange)[0]
+    for step in range(steps):
+        rows, mask, key = (t[0, step] for t in plan)
+        batch = source.batch(BatchPlan(rows[mask], mask[mask], key[mask]))
+        yield batch._replace(step=batch.x.new_full((), step), steps=batch.x.new_full((), steps))

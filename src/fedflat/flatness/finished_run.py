@@ -17,7 +17,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedflat.core.local_training import SGD
 from fedflat.core.random import hash_words, purpose_key
 from fedflat.core.state import send_to_device
 from fedflat.core.task import Batch, Task
@@ -179,10 +178,9 @@ class FinishedRun:
         last model. They train one after another: for a single round starting the batched engine does not pay.
         """
         experiment, built = self.trained.experiment, self.trained.built
-        decayed_lr = experiment.lr * experiment.lr_decay**experiment.rounds
         sizes = [len(self.client_rows[c]) if experiment.weights == "examples" else 1 for c in clients]
         device, dtype = built.client_data.y.device, built.client_data.dtype
-        lr, weights = (send_to_device(value, device, dtype) for value in (decayed_lr, sizes))
+        weights = send_to_device(sizes, device, dtype)
         trained = play_round(
             experiment.method,
             Sequential(experiment.method, built.task, built.client_data),
@@ -191,7 +189,7 @@ class FinishedRun:
             [clients],
             [weights],
             len(self.client_rows),
-            SGD(lr, experiment.momentum, experiment.weight_decay),
+            experiment.optimiser_at(experiment.rounds, weights),
         )
         return trained[0].ends
 

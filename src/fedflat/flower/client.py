@@ -19,7 +19,7 @@ import torch
 from flwr.app import ArrayRecord, Context, Message, RecordDict
 from torch import Tensor
 
-from fedflat.core.local_training import SGD, local_update
+from fedflat.core.local_training import initial_client_state, local_update
 from fedflat.core.state import pack_state, unpack_state
 from fedflat.data.dataset import Dataset
 from fedflat.data.image_files import find_subfolder
@@ -252,7 +252,8 @@ def client_reply(experiment: Experiment, content: RecordDict, context: Context) 
     request = TrainRequest.read(content[REQUEST_KEY])
     node = prepare_node(experiment, context.node_config, request)
     method = experiment.method
-    initial = method.init_client(node.initial_model)
+    optimiser = experiment.optimiser_at(request.round, node.initial_model)
+    initial = initial_client_state(method, optimiser, node.initial_model)
     folder = state_folder(context.node_config)
     client_state = ClientState(context.state, folder, request.run, node.client, method.exchanges)
     before, lost = client_state.load(request.accepted, pack_state(initial))
@@ -276,8 +277,7 @@ def train_locally(node: ClientNode, request: TrainRequest, message: ArrayRecord,
     experiment, built = node.experiment, node.built
     method, data = experiment.method, built.client_data
     broadcast = record_to_state(message, method.broadcast(method.init_server(node.initial_model)))
-    lr = torch.tensor(experiment.lr * experiment.lr_decay**request.round, dtype=data.dtype, device=data.y.device)
-    sgd = SGD(lr, experiment.momentum, experiment.weight_decay)
+    optimiser = experiment.optimiser_at(request.round, node.initial_model)
     batches = client_batches(data, request.seed, request.round, node.client, request.exchange)
-    _, reply, after = local_update(method, built.task, sgd, broadcast, state, batches)
+    _, reply, after = local_update(method, built.task, optimiser, broadcast, state, batches)
     return reply, after

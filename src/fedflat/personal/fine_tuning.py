@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedflat.core.local_training import SGD
 from fedflat.core.method import Message, Method
 from fedflat.core.random import hash_words, purpose_key
 from fedflat.core.state import ClientStore
@@ -63,11 +62,11 @@ class LocalTrainer:
             starts: the parameters [P] that each of them starts from.
             lr: the learning rate.
         """
-        rate = torch.tensor(lr, dtype=self.client_data.dtype, device=self.client_data.y.device)
-        sgd = SGD(rate, self.experiment.momentum, self.experiment.weight_decay)
-        weight, no_states = torch.ones_like(rate)[None], ClientStore(())
+        optimiser = self.experiment.optimiser_at(0, starts[0])._replace(keeps_state=False)
+        optimiser = optimiser._replace(lr=torch.full_like(optimiser.lr, lr))
+        weight, no_states = torch.ones_like(optimiser.lr)[None], ClientStore(())
         jobs = [
-            CohortJob(seed, round, 0, [client], weight, 1, Message(start), no_states, sgd)
+            CohortJob(seed, round, 0, [client], weight, 1, Message(start), no_states, optimiser)
             for client, start in zip(clients, starts, strict=True)
         ]
         return [trained.ends[0] for trained in self.engine.train(jobs)]
@@ -85,7 +84,7 @@ def train_local_only(
     """Return the models [P] that clients learn without federation, with the average client's work in the run.
 
     Each trains for as many rounds as a client takes part in on average. The learning rates are spread over the run's
-    schedule, and momentum starts anew in each round, as in the run.
+    schedule, and the optimiser starts anew in each round.
 
     Args:
         run: the run.
@@ -96,7 +95,7 @@ def train_local_only(
     """
     rounds, models = mean_participations(run), [start] * len(clients)
     for r in range(rounds):
-        lr = run.experiment.lr * run.experiment.lr_decay ** (r * run.experiment.rounds / rounds)
+        lr = run.experiment.lr_at(r * run.experiment.rounds / rounds)
         models = trainer.train(seed, r, clients, models, lr)
     return models
 

@@ -74,9 +74,14 @@ def _perturbing_server(view: RoundView) -> Any:
 def _train_from(view: RoundView, params: Tensor) -> Tensor:
     """Return the models [clients, P] of the cohort trained again from `params`, one client after another."""
     message = view.job.message._replace(params=params)
-    setting = (view.method, view.task, view.job.sgd, message)
     cohort = range(len(view.local_models))
-    return torch.stack([local_update(*setting, view.client_state(k), view.batches(k))[0] for k in cohort])
+    optimisers = [view.job.optimiser.with_numbers(own) for own in view.job.optimiser.numbers(len(cohort))]
+    return torch.stack(
+        [
+            local_update(view.method, view.task, optimisers[k], message, view.kept_state(k), view.batches(k))[0]
+            for k in cohort
+        ]
+    )
 
 
 def _perturbation_change(view: RoundView, server: Any, pseudo_grad: Tensor) -> dict[str, ProbeValue]:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from fedflat.core.local_training import method_state
 from fedflat.core.method import Method
 from fedflat.core.state import tree_map
 from fedflat.core.task import Batch, Task
@@ -49,9 +50,13 @@ class RoundView(NamedTuple):
         """The model w that the clients received and started from, [P]."""
         return self.job.message.params
 
-    def client_state(self, number: int) -> Any:
+    def kept_state(self, number: int) -> Any:
         """Return what one client kept before the exchange; `number` is its position in the cohort."""
         return tree_map(lambda t: t[number], self.client_states)
+
+    def client_state(self, number: int) -> Any:
+        """Return the method's part of it, without the optimiser's state."""
+        return method_state(self.kept_state(number))
 
     def batches(self, number: int) -> Iterator[Batch]:
         """Return the batches that one client trained on; `number` is its position in the cohort."""

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedflat.core.local_training import reply_uses_steps
 from fedflat.core.task import Batch, Task, check_model_output
 from fedflat.data.augment import normalise
 from fedflat.data.batches import ClientBatches
@@ -55,7 +56,8 @@ class BuiltRun(NamedTuple):
         """
         starts = zip(experiment.seeds, self.initial_params, strict=True)
         clients = len(self.client_rows)
-        trials = [Trial(seed, experiment.method, w, state_device, clients) for seed, w in starts]
+        optimiser = experiment.optimiser_at(0, self.initial_params[0])
+        trials = [Trial(seed, experiment.method, w, state_device, clients, optimiser) for seed, w in starts]
         for trial in trials:
             trial.server = set_noise_key(trial.server, trial.seed)
         return trials
@@ -87,9 +89,26 @@ def build_run(
     _check_buffers(models)
     task.model.to(device)  # for its buffers
     starts = [task.flatten(dict(model.named_parameters())).detach().to(device) for model in models]
+    _check_optimiser(experiment, starts[0])
     if not isinstance(experiment.model, str):
         check_model_output(task, starts[0], _two_samples(client_data), dataset.classes)
     return BuiltRun(dataset, client_rows, client_data, task, starts)
+
+
+def _check_optimiser(experiment: Experiment, params: Tensor) -> None:
+    """Raise UserError if the method divides by the length of its clients' steps and the optimiser has no such length.
+
+    It is known for SGD. With momentum it assumes that the buffer starts from 0 and that η is constant in a round.
+    """
+    plain = not experiment.momentum or (experiment.optimiser_state == "reset" and experiment.lr_in_round == "constant")
+    if (experiment.optimiser == "sgd" and plain) or not reply_uses_steps(experiment.method, params):
+        return
+    option = "optimiser" if experiment.optimiser != "sgd" else "momentum"
+    problem = f"this method divides by the length of the clients' steps, known for {mention('optimiser', 'sgd')} only"
+    if option == "momentum":
+        state, constant = mention("optimiser_state", "reset"), mention("lr_in_round", "constant")
+        problem = f"this method divides by the length of the clients' steps; momentum then needs {state} and {constant}"
+    raise UserError(option, getattr(experiment, option), problem)
 
 
 def _check_buffers(models: Sequence[nn.Module]) -> None:
@@ -214,5 +233,6 @@ def client_state_device(
         return None
     trials = [(len(built.client_rows), each.cohort) for each, built in runs for _ in each.seeds]
     lanes = getattr(engine, "lanes", None) or sum(cohort for _, cohort in trials)
-    estimate = estimate_memory(experiment.method, task, client_data, starts[0], lanes, trials, ranks)
+    optimiser = experiment.optimiser_at(0, starts[0])
+    estimate = estimate_memory(experiment.method, task, client_data, starts[0], lanes, trials, ranks, optimiser)
     return choose_state_device(estimate, free_gpu_memory(client_data.y.device))

@@ -25,6 +25,15 @@ from fedflat.options import value_words
 from fedflat.runs.experiment import Experiment, Setting
 
 MAY_CHANGE = ("engine",)  # options that may change when a run is resumed
+WRITTEN_IF_SET = (  # options that are left out where they have their default, as in files of earlier versions
+    "lr_schedule",
+    "lr_step",
+    "lr_warmup",
+    "lr_in_round",
+    "optimiser",
+    "optimiser_state",
+    "clip_grad",
+)
 
 
 class _Loader(yaml.SafeLoader):
@@ -191,6 +200,7 @@ def experiment_to_dict(experiment: Experiment) -> dict[str, Any]:
     used: dict[str, Any] = {"probes": experiment.probes, "probe_every": experiment.probes}
     used |= {"validation": experiment.validation, "sampling": experiment.sampling != "uniform"}
     used["long_tail"] = experiment.long_tail != 1
+    used |= {name: getattr(experiment, name) != getattr(Setting, name) for name in WRITTEN_IF_SET}
     names = [f.name for f in dataclasses.fields(Setting) if used.get(f.name, True)]
     values = {name: getattr(experiment, name) for name in names}
     lists = {name: list(v) for name, v in values.items() if isinstance(v, tuple)}

@@ -8,9 +8,11 @@ import math
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, Literal
 
-from torch import nn
+from torch import Tensor, nn
 
 from fedflat.core.method import Method
+from fedflat.core.optimiser import InRoundSchedule, Optimiser, OptimiserName
+from fedflat.core.state import send_to_device
 from fedflat.data.dataset import Dataset
 from fedflat.errors import NOT_SHOWN, UserError, mention, near_miss
 from fedflat.methods import METHODS
@@ -55,13 +57,27 @@ class Setting:
     batch_size: Count = 32
     """Samples per local step; the last batch of an epoch may be smaller."""
     lr: Positive = 0.05
-    """Clients' learning rate in the first round."""
+    """Clients' learning rate in the first round (with a warm-up, after it)."""
+    lr_schedule: Literal["exponential", "constant", "step", "cosine"] = "exponential"
+    """Learning rate over rounds: times lr-decay after each, constant, times lr-decay every lr-step, cosine to 0."""
     lr_decay: Annotated[float, Range(0, 1, open=True)] = 1.0
-    """Factor by which the learning rate is multiplied after each round."""
+    """Factor by which the learning rate is multiplied after each round, or after lr-step rounds (step)."""
+    lr_step: Count = 10
+    """Rounds between two reductions of the learning rate with lr-schedule step."""
+    lr_warmup: Index = 0
+    """Rounds in which the learning rate first rises linearly to lr; the schedule begins after them."""
+    lr_in_round: InRoundSchedule = "constant"
+    """Learning rate over the steps of a client in one round: the same, or falling towards 0."""
+    optimiser: OptimiserName = "sgd"
+    """Clients' optimiser; sgd and nesterov use momentum, adamw has moments of its own (0.9, 0.999)."""
     momentum: Annotated[float, Range(0, 0.9999)] = 0.0
-    """Clients' momentum, reset every round."""
+    """Clients' momentum."""
     weight_decay: NonNegative = 0.0
     """Clients' weight decay."""
+    optimiser_state: Literal["reset", "keep"] = "reset"
+    """A client's momentum or moments: start from 0 in every round, or go on where the client took part last."""
+    clip_grad: Positive | None = None
+    """Largest norm of a client's step before the learning rate; longer ones are shortened to it."""
     weights: Literal["examples", "uniform"] = "examples"
     """Weights of the clients' average: their number of samples, or equal."""
     seeds: tuple[Index, ...] = (0,)
@@ -83,6 +99,37 @@ class Setting:
     """Where to train; auto is a GPU if there is one."""
     precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = "auto"
     """Arithmetic of the models (parameters stay in 32 bits); auto is tf32 on a GPU, fp32 on a CPU."""
+
+    def lr_at(self, round: float) -> float:
+        """Return the clients' learning rate in a round, counted from 0."""
+        if round < self.lr_warmup:
+            return self.lr * (round + 1) / (self.lr_warmup + 1)
+        since = round - self.lr_warmup
+        if self.lr_schedule == "cosine":
+            return self.lr * (1 + math.cos(math.pi * since / max(1, self.rounds - self.lr_warmup))) / 2
+        times = since // self.lr_step if self.lr_schedule == "step" else since
+        return self.lr * self.lr_decay**times
+
+    def optimiser_at(self, round: int, like: Tensor) -> Optimiser:
+        """Return the clients' optimiser in a round.
+
+        Args:
+            round: the round, counted from 0.
+            like: a tensor with the device and the dtype of the models.
+        """
+        clip = math.inf if self.clip_grad is None else self.clip_grad
+        values = [self.lr_at(round), self.momentum, self.weight_decay, clip]
+        numbers = send_to_device(values, like.device, like.dtype)
+        static = Optimiser(
+            numbers[0],
+            self.momentum,
+            self.weight_decay,
+            clip,
+            self.optimiser,
+            self.lr_in_round,
+            self.optimiser_state == "keep",
+        )
+        return static.with_numbers(numbers)
 
     def evaluates(self, round: int) -> bool:
         """Return whether models are evaluated after this round, counted from 1."""
@@ -136,10 +183,25 @@ class Experiment(Setting):
         if len(set(self.seeds)) < len(self.seeds):
             raise UserError("seeds", self.seeds, "every seed may appear once")
         check_clipped_last(self.method)
+        self._check_optimiser()
         check_probe_names(self.probes)
         first = min(math.lcm(self.eval_every, self.probe_every), self.rounds)
         if self.probes and not self.probing(first):
             raise UserError("probe_every", self.probe_every, "none of the evaluated rounds is a multiple of it")
+
+    def _check_optimiser(self) -> None:
+        """Raise UserError for options of the optimiser or of the learning rate that do not fit together."""
+        if self.lr_decay != 1 and self.lr_schedule in ("constant", "cosine"):
+            uses = f"{mention('lr_schedule', 'exponential')} or step"
+            raise UserError("lr_decay", self.lr_decay, f"is for {uses}, not for {self.lr_schedule}")
+        if self.optimiser == "nesterov" and not self.momentum:
+            raise UserError("optimiser", self.optimiser, f"needs momentum, for example {mention('momentum', 0.9)}")
+        if self.optimiser == "adamw" and self.momentum:
+            problem = f"is for {mention('optimiser', 'sgd')} or nesterov; adamw has moments of its own"
+            raise UserError("momentum", self.momentum, problem)
+        if self.optimiser_state == "keep" and self.optimiser == "sgd" and not self.momentum:
+            problem = f"sgd without {mention('momentum')} has no state that could be kept"
+            raise UserError("optimiser_state", self.optimiser_state, problem)
 
     def check_named(self, advice: str = "") -> None:
         """Raise UserError if `dataset` or `model` is own:NAME-CHECKSUM, which stands for a Python object.

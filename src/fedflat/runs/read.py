@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from torch import Tensor, nn
 
+from fedflat.core.local_training import method_state
 from fedflat.core.state import tree_map
 from fedflat.engine.rounds import Trial, has_diverged
 from fedflat.errors import UserError
@@ -149,7 +150,7 @@ class TrainedRun(NamedTuple):
     def personal(self, trial: Trial, client: int) -> Tensor:
         """Return the parameters [P] of the model that the method gives to a client after the last round."""
         state = tree_map(lambda t: t[0], trial.clients.gather([client]))
-        return self.experiment.method.personal(trial.server, state)
+        return self.experiment.method.personal(trial.server, method_state(state))
 
 
 def read_experiment(folder: Path) -> Experiment:

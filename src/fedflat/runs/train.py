@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedflat.core.local_training import SGD, count_traffic
+from fedflat.core.local_training import count_traffic
 from fedflat.core.state import send_to_device
 from fedflat.core.task import Batch, Task
 from fedflat.engine.memory import explain_out_of_memory
@@ -168,12 +168,11 @@ class Training:
 
     def begin_exchange(self, exchange: int) -> list[CohortJob]:
         """Return the jobs of one exchange of this round for the engine, one per seed."""
-        experiment, client_data, r = self.experiment, self.built.client_data, self.round
+        experiment, r = self.experiment, self.round
         population, cohorts = len(self.built.client_rows), _cohorts(experiment, self.built, r)
-        lr = send_to_device(experiment.lr * experiment.lr_decay**r, client_data.y.device, client_data.dtype)
-        sgd = SGD(lr, experiment.momentum, experiment.weight_decay)
+        optimiser = experiment.optimiser_at(r, self.built.initial_params[0])
         weights = [self._weights(c) for c in cohorts]
-        jobs = cohort_jobs(experiment.method, self.trials, r, exchange, cohorts, weights, population, sgd)
+        jobs = cohort_jobs(experiment.method, self.trials, r, exchange, cohorts, weights, population, optimiser)
         self.probe_runner.begin(self.trials, jobs)
         return jobs
 
