@@ -103,6 +103,14 @@ ALIASES = {  # what people write elsewhere, and our word for it
     "clip": "clip_grad",
     "warmup": "lr_warmup",
     "scheduler": "lr_schedule",
+    "output": "out",
+    "gpu": "device",
+    "continue": "resume",
+    "train": "run",
+    "fit": "run",
+    "plot": "report",
+    "show": "report",
+    "list": "methods",
 }
 
 
@@ -114,7 +122,13 @@ def near_miss(word: str, known: Iterable[str], prefix: str = "") -> str:
         known: what is allowed.
         prefix: what all of these begin with (`--`); it does not make words close.
     """
-    bare = {name.removeprefix(prefix): name for name in known}
-    alias = ALIASES.get(word.removeprefix(prefix).replace("-", "_"), "").replace("_", "-" if prefix else "_")
-    close = [alias] if alias in bare else difflib.get_close_matches(word.removeprefix(prefix), bare, n=1)
+    bare = {_plain(name.removeprefix(prefix)): name for name in known}
+    given = _plain(word.removeprefix(prefix))
+    alias = _plain(ALIASES.get(word.removeprefix(prefix).replace("-", "_").lower(), ""))
+    close = [alias] if alias in bare else difflib.get_close_matches(given, bare, n=1)
     return f" (did you mean {bare[close[0]]}?)" if close else ""
+
+
+def _plain(word: str) -> str:
+    """A word as near misses compare it: CIFAR-10 is cifar10."""
+    return word.lower().replace("-", "").replace("_", "")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from numbers import Integral, Real
@@ -54,12 +55,32 @@ def _is_finite(number: float) -> bool:
         return False
 
 
+class Pattern(NamedTuple):
+    """The texts that a field may hold, as part of its type: `Annotated[str, Pattern("cpu|cuda", "cpu, cuda")]`.
+
+    Args:
+        expression: a regular expression for the whole text.
+        allowed: the allowed texts, for messages.
+    """
+
+    expression: str
+    allowed: str
+
+    def __contains__(self, value: object) -> bool:
+        return re.fullmatch(self.expression, str(value)) is not None
+
+    def __str__(self) -> str:
+        return f"must be one of {self.allowed}"
+
+
 Positive = Annotated[float, Range(0, open=True)]  # a learning rate, a temperature
 NonNegative = Annotated[float, Range(0)]  # a radius, a weight decay
 Fraction = Annotated[float, Range(0, 1)]  # an accuracy, a share
 Count = Annotated[int, Range(1, 10**9)]  # rounds, clients, samples
 Index = Annotated[int, Range(0, 2**32 - 1)]  # a seed, the number of a client
 Epochs = Annotated[int, Range(0, 10_000)]  # passes over a client's data
+_DEVICES = Pattern(r"auto|cpu|cuda(:\d{1,3})?|mps", "auto, cpu, cuda, cuda:N, mps")
+DeviceName = Annotated[str, _DEVICES]  # where to compute
 
 
 def normalised_fields(options: Any) -> dict[str, Any]:
@@ -118,7 +139,9 @@ def parse_words(hint: Any, words: Sequence[str]) -> Any:
     Words that stand for no such value are returned as text, so that `check` can refuse them with the reason.
     """
     if get_origin(hint) is tuple:
-        return tuple(parse_words(get_args(hint)[0], [word]) for word in words)
+        kind = get_args(hint)[0]
+        items = words if kind is str else [item for word in words for item in word.split(",")]  # 0,1,2 is 0 1 2
+        return tuple(parse_words(kind, [item]) for item in items)
     if len(words) != 1:
         return tuple(words)
     values = [value for kind in member_types(hint) if (value := _parse_word(kind, words[0])) is not _NO_VALUE]
@@ -158,7 +181,8 @@ def _problem(hint: Any, value: Any) -> str:
     """Return what is wrong with `value` as one of type `hint`, '' if nothing is."""
     origin, args = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        broken = next((r for r in args[1:] if isinstance(r, Range) and _is_a(args[0], value) and value not in r), None)
+        limits = [limit for limit in args[1:] if isinstance(limit, Range | Pattern)]
+        broken = next((limit for limit in limits if _is_a(args[0], value) and value not in limit), None)
         return str(broken) if broken else _problem(args[0], value)
     if origin is Literal:
         return "" if value in args else f"must be one of {', '.join(map(str, args))}{near_miss(str(value), args)}"

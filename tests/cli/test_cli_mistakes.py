@@ -7,10 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from fedflat.cli import main
 from fedflat.cli.arguments import parse_method
 from fedflat.errors import UserError
+from fedflat.runs.build import choose_device
 
 FLAGS = [
     ("run", "method first", "fedsol"),
@@ -49,6 +51,16 @@ FLAGS = [
     ("run fedavg --seed 1", "--seed: unknown option (did you mean --seeds?)"),
     ("compare fedavg --num_rounds 3", "--num_rounds: unknown option (did you mean --rounds?)"),
     ("run fedavg --rho 3", "--rho", "unknown option"),
+    ("train fedavg", "train: unknown command (did you mean run?)"),
+    ("run fedavg --dataset CIFAR10", "--dataset CIFAR10: unknown data set (did you mean cifar10?)"),
+    ("run fedavg --dataset tab.npz", "--dataset tab.npz: unknown data set (did you mean npz:tab.npz?)"),
+    ("run fedavg --dataset /proc/self/task", "(did you mean folder:/proc/self/task?)"),
+    ("run FedAVG", "method FedAVG: unknown (did you mean fedavg?)"),
+    ("run fedavg --seeds 0,1,x", "--seeds 0 1 x", "a whole number"),
+    ("run fedavg --seeds 0,1,1", "--seeds 0 1 1", "once"),
+    ("run fedavg --device cuda:99", "--device cuda:99: ", " GPU"),
+    ("run fedavg --device gpu", "--device gpu: must be one of auto, cpu, cuda, cuda:N, mps"),
+    ("run fedavg --target 80", "--target 80.0: must be between 0 and 1"),
     ("run fedavg --dataset digit", "digit", "did you mean digits?"),
     ("run fedavg --dataset npz:nowhere.npz", "nowhere.npz"),
     ("run fedavg --model digits-cn", "digits-cn", "did you mean digits-cnn?"),
@@ -110,6 +122,20 @@ def test_flags(words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.chdir(tmp_path)
     _refused(main(words[0].split()), capsys.readouterr(), words[1:])
     assert not list(tmp_path.iterdir()), "a refused command leaves nothing behind"
+
+
+def test_numbered_and_apple_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen: list[int] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    assert (choose_device("cuda:1"), chosen) == (torch.device("cuda", 1), [1])
+    assert [choose_device(name).type for name in ("auto", "cuda", "cpu")] == ["cuda", "cuda", "cpu"]
+    with pytest.raises(UserError, match="this host has 2 GPUs, numbered from 0"):
+        choose_device("cuda:2")
+    with pytest.raises(UserError, match="no Apple GPU that torch can use here"):
+        choose_device("mps")
 
 
 FILES = [  # what a YAML file says, and parts of the message

@@ -74,6 +74,11 @@ def test_config_is_rerunnable_and_flags_override_it(tmp_path: Path) -> None:
     assert (changed["method"]["rho"], changed["rounds"], changed["seeds"]) == (0.4, 2, [1])
 
 
+def test_seeds_may_be_separated_by_commas(tmp_path: Path) -> None:
+    assert main(["run", "fedavg", *SMALL, "--rounds", "1", "--seeds", "0,1", "2", "--out", str(tmp_path)]) == 0
+    assert json.loads((tmp_path / "result.json").read_text())["seeds"] == [0, 1, 2]
+
+
 def test_numbers_in_yaml_as_people_write_them(tmp_path: Path) -> None:
     file, out = tmp_path / "own.yaml", tmp_path / "run"
     file.write_text("lr: 1e-2\nalpha: 1\nmethod: {name: fedsam, rho: 5e-2}\n")

@@ -165,11 +165,22 @@ def load_dataset(name: str, cache: Path | None = None) -> Dataset:
         return load_own_data(name, cache)
     if name not in DATASETS:
         known = ["digits", *DATASETS, *(f"{kind}:PATH" for kind in OWN_KINDS)]
-        raise UserError("dataset", name, f"unknown data set{near_miss(name, known)}; allowed: {', '.join(known)}")
+        hint = _path_hint(name) or near_miss(name, known)
+        raise UserError("dataset", name, f"unknown data set{hint}; allowed: {', '.join(known)}")
     path = prepared_path(name, cache)
     if not path.exists():
         raise UserError("dataset", name, f"not prepared in {path.parent}; run: fedflat data prepare {name}")
     return read_prepared(path)
+
+
+def _path_hint(name: str) -> str:
+    """' (did you mean npz:tab.npz?)' where `name` is a path of data, else ''."""
+    path = Path(name).expanduser()
+    if path.is_dir():
+        kind = "parquet" if any(path.rglob("*.parquet")) else "folder"
+    else:
+        kind = "npz" if path.suffix == ".npz" else ""
+    return f" (did you mean {kind}:{name}?)" if kind else ""
 
 
 def _digits() -> Dataset:

@@ -382,6 +382,9 @@ def _exit_on_sigterm() -> Any:
 
 def _choose_backend(this_rank: Rank, device: str) -> str:
     """Return torch's backend: NCCL for tensors on GPUs, one GPU for each process of a host, and gloo for the CPU."""
+    if ":" in device:
+        problem = f"{this_rank.launcher} gives every process a GPU of its own; use " + mention("device", "cuda")
+        raise UserError("device", device, problem)
     if device == "cpu" or not torch.cuda.is_available():
         return "gloo"
     gpus = torch.cuda.device_count()

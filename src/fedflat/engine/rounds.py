@@ -258,12 +258,13 @@ def evaluate(task: Task, params: Tensor, data: Batch, batch_size: int = EVALUATI
         data: the samples, all of them real (no padding).
         batch_size: how many samples to evaluate at once.
     """
-    loss = correct = torch.zeros((), dtype=torch.float64, device=params.device)
+    wide = torch.float32 if params.device.type == "mps" else torch.float64  # Apple's GPUs have no float64
+    loss = correct = torch.zeros((), dtype=wide, device=params.device)
     for start in range(0, len(data.y), batch_size):
         x, y, mask = (t[start : start + batch_size] for t in data[:3])
         batch = Batch(x, y, mask, None)
         logits = task.logits(params, batch)
-        loss = loss + task.cross_entropy(logits, batch).double() * len(y)
+        loss = loss + task.cross_entropy(logits, batch).to(wide) * len(y)
         correct = correct + (logits.argmax(-1) == y).sum()
     loss, correct = torch.stack([loss, correct]).tolist()
     return loss / len(data.y), correct / len(data.y)

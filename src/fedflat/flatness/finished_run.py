@@ -25,7 +25,7 @@ from fedflat.engine.rounds import Trial, choose_cohort, play_round
 from fedflat.engine.sequential import Sequential
 from fedflat.errors import UserError
 from fedflat.flatness.objective import Objective, loss_and_accuracy, make_objective, pick_samples
-from fedflat.options import Count, Index, Range
+from fedflat.options import Count, DeviceName, Index, Range
 from fedflat.runs.config import experiment_to_dict
 from fedflat.runs.experiment import Experiment
 from fedflat.runs.read import TrainedRun, read_experiment, read_trained_run
@@ -84,8 +84,8 @@ class AnalysisSettings:
     """Steps of the search for the highest loss within that radius; 1 is SAM's approximation."""
     batch_size: Count = 1000
     """Samples per pass; fewer need less memory."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where to compute; auto takes a GPU if there is one."""
+    device: DeviceName = "auto"
+    """Where to compute: cpu, cuda, cuda:1 for the second GPU, mps, or auto, which is cuda if there is one."""
 
 
 class FinishedRun:

@@ -135,9 +135,23 @@ def load_run_dataset(experiment: Experiment) -> Dataset:
 
 def choose_device(name: str) -> torch.device:
     """Return the device that the option `device` means; raise UserError if it is not there."""
-    if name == "cuda" and not torch.cuda.is_available():
+    kind, _, number = name.partition(":")
+    if kind == "cuda" and not torch.cuda.is_available():
         raise UserError("device", name, f"no usable GPU here; use {mention('device', 'cpu')} or auto")
-    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
+    if kind == "mps" and not torch.backends.mps.is_available():
+        raise UserError("device", name, f"no Apple GPU that torch can use here; use {mention('device', 'cpu')} or auto")
+    if number:
+        return _numbered_gpu(name, int(number))
+    automatic = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(automatic if kind == "auto" else kind)
+
+
+def _numbered_gpu(name: str, number: int) -> torch.device:
+    """The GPU of this number, which becomes torch's current one; UserError if it is not there."""
+    if number >= torch.cuda.device_count():
+        raise UserError("device", name, f"this host has {torch.cuda.device_count()} GPUs, numbered from 0")
+    torch.cuda.set_device(number)
+    return torch.device("cuda", number)
 
 
 def set_precision(name: str, device: torch.device) -> torch.dtype | None:

@@ -18,7 +18,7 @@ from fedflat.errors import NOT_SHOWN, UserError, mention, near_miss
 from fedflat.methods import METHODS
 from fedflat.methods.differential_privacy import check_clipped_last
 from fedflat.methods.fedavg import FedAvg
-from fedflat.options import Count, Index, NonNegative, Positive, Range, check, normalised_fields
+from fedflat.options import Count, DeviceName, Index, NonNegative, Positive, Range, check, normalised_fields
 from fedflat.probes import check_probe_names
 
 
@@ -95,8 +95,8 @@ class Setting:
     """Rounds between checkpoints."""
     engine: Literal["auto", "sequential", "batched", "distributed"] = "auto"
     """How clients train: one by one (sequential), many in one step (batched) or so in many processes; auto chooses."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where to train; auto is a GPU if there is one."""
+    device: DeviceName = "auto"
+    """Where to train: cpu, cuda, cuda:1 for the second GPU, mps, or auto, which is cuda if there is one."""
     precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = "auto"
     """Arithmetic of the models (parameters stay in 32 bits); auto is tf32 on a GPU, fp32 on a CPU."""
 
