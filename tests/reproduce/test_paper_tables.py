@@ -46,7 +46,7 @@ COUNTS = {
         "table8": 44,
         "table10": 77,
     },
-    "flsam": {"cifar10": 5 * 5},
+    "flsam": {"cifar10": 7 * 5},
 }
 FIGURES = {"fedsol": (2, 3, 4, 5, 6, 7), "fedgf": (4, 5, 7), "fedgloss": (4, 5, 6, 7, 8, 9, 18, 19)}
 NUMBERS = [
@@ -76,6 +76,8 @@ NUMBERS = [
     ("fedgloss/table10 cnn cifar100 alpha-0.5 rounds fedsmoo", 6500, None),
     ("fedgloss/table5 resnet18 cifar10 alpha-0.05 rounds feddyn", math.inf, None),
     ("flsam/cifar10 dir-0.01 fedsmoo", 75.28, None),
+    ("flsam/cifar10 dir-0.1 fedgmt", 79.45, None),
+    ("flsam/cifar10 dir-1 fedlesam-d", 78.69, None),
     ("flsam/cifar10 iid seconds fedspeed", 8.48, None),
 ]
 

@@ -155,20 +155,26 @@ def test_forms(reproduce: Reproduce, capsys: pytest.CaptureFixture[str]) -> None
     assert "fedsol/table2,Test accuracy of baselines and FedSOL,144,0," in capsys.readouterr().out
 
 
-def test_page_is_rebuilt_from_results(reproduce: Reproduce, tmp_path: Path) -> None:
+def test_pages_are_rebuilt_from_results(reproduce: Reproduce, tmp_path: Path) -> None:
     from invented_results import store
 
     store(reproduce.results, "fedsol/table2 cifar10 lda-0.1 fedsol", 64.0, 65.0)
+    store(reproduce.results, "fedsol/table2 cifar10 lda-0.1 fedavg", 56.0, data="CIFAR-10 (JPEG)")
     out = tmp_path / "docs" / "page.md"
     assert reproduce("--show", "--out", str(out)) == 0
-    text = out.read_text(encoding="utf-8")
-    assert "| cifar10 lda-0.1 fedsol | 64.13 ± 0.46 | 64.50 ± 0.71 (2 seeds) | +0.37 | within 2 sd |" in text
-    assert "| fedsol/table2 | FedSOL is best on CIFAR-10 at α = 0.1 | not run yet |" in text
-    assert "starts from ImageNet weights" in text
-    assert "Trained on CIFAR-10 on h, tf32." in text
-    before = text
+    pages = {path.name: path.read_text(encoding="utf-8") for path in out.parent.iterdir()}
+    papers = [f"page-{paper}.md" for paper in ("fedsol", "fedgf", "fedgloss", "flsam")]
+    assert set(pages) == {"page.md", "leaderboard.md", *papers}
+    main_page, fedsol = pages["page.md"], pages["page-fedsol.md"]
+    assert "| FedSOL Table 2 | paper | 1 of 144 | 1 | 0 | 0 | 0 |" in main_page
+    assert "**JPEG images, to be replaced.**" in main_page
+    assert "| fedsol/table2 | FedSOL is best on CIFAR-10 at α = 0.1 |  | not run yet |" in main_page
+    assert "| cifar10 lda-0.1 fedsol | 64.13 ± 0.46 | 64.50 ± 0.71 (2 seeds) | +0.37 | within 2 sd |" in fedsol
+    assert "| 56.00 (1 seed) | -0.13 | JPEG images, to be replaced: within 2 sd |" in fedsol
+    assert "Trained on CIFAR-10 on h, tf32" in fedsol
+    assert "starts from ImageNet weights" in pages["page-fedgloss.md"]
     assert reproduce("--show", "--out", str(out)) == 0
-    assert out.read_text(encoding="utf-8") == before
+    assert {path.name: path.read_text(encoding="utf-8") for path in out.parent.iterdir()} == pages
 
 
 def test_missing_data_and_unavailable_cells(

@@ -16,8 +16,9 @@ from fedflat.engine.processes import find_rank
 from fedflat.errors import NOT_SHOWN, UserError, near_miss
 from fedflat.options import Count, Index
 from fedflat.reproduce.cells import TABLES, find_table
+from fedflat.reproduce.pages import write_pages
 from fedflat.reproduce.queue import QUEUE, claim_group
-from fedflat.reproduce.render import FORMATS, as_text, reproduction_page, table_rows
+from fedflat.reproduce.render import FORMATS, as_text, table_rows
 from fedflat.reproduce.results import StoredResults, default_results, delete_jpeg
 from fedflat.reproduce.table import PaperTable, TableCell
 from fedflat.reproduce.train import (
@@ -72,7 +73,8 @@ class ReproduceOptions:
     show: bool = False
     """Train nothing: print the tables from what is stored, or write the page about all tables to --out."""
     out: Path | None = None
-    """The page that --show writes, docs/reproduction.md beside the results unless given."""
+    """The first page that --show writes, docs/reproduction.md beside the results unless given; pages about each paper
+    are written beside it."""
     markdown: bool = False
     """Print the table in Markdown."""
     latex: bool = False
@@ -103,8 +105,7 @@ def reproduce_command(words: list[str]) -> None:
     elif names:
         reproduce_tables(names, request, options.cells, options.variant, options.show, form)
     elif options.show:
-        reproduction_page(request, out)
-        print(f"written: {out}")
+        print(f"written: {', '.join(map(str, write_pages(request, out)))}")
     else:
         list_tables(request, form)
 

@@ -267,6 +267,10 @@ FEDGLOSS_CLAIMS = (
     Claim("FedGloSS needs fewer rounds than most", "fedgloss/table10", "*", "fedgloss", SLOWER),
 )
 FLSAM_CLAIMS = (
+    Claim("FedGMT is best on Dirichlet partitions", "flsam/cifar10", "dir-*", "fedgmt"),
+    Claim(
+        "FedLESAM-D is no better than FedDyn, to 1", "flsam/cifar10", "dir-*", "feddyn", ("fedlesam-d",), margin=-1.0
+    ),
     Claim("FedSAM beats FedAvg", "flsam/cifar10", "dir-*", "fedsam", ("fedavg",)),
     Claim("FedSMOO beats FedSAM and FedDyn", "flsam/cifar10", "dir-*", "fedsmoo", ("fedsam", "feddyn")),
 )

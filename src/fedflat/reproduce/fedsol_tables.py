@@ -112,10 +112,17 @@ def _authors(cell: TableCell) -> dict[str, Any] | None:
     return NO_CUTOUT | {"sampling": "released"} | (_released_split(cell) or {}) | released
 
 
+def _authors_small_mu(cell: TableCell) -> dict[str, Any] | None:
+    """Return the change of `authors` with FedProx's μ = 0.1; Table 8 selects 1."""
+    change = _authors(cell)
+    return change | {"method": FedProx(mu=0.1)} if change and isinstance(cell.setting["method"], FedProx) else None
+
+
 AUTHORS: dict[str, VariantChange] = {"authors": _authors}
 
 VARIANTS: dict[str, VariantChange] = {
     **AUTHORS,
+    "authors-mu-0.1": _authors_small_mu,
     "released": lambda cell: RELEASED.get(cell.words[-1]),
     "released-split": _released_split,
     "uniform": lambda cell: {"weights": "uniform"},

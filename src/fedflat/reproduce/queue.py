@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedflat.reproduce.cells import find_table
+from fedflat.reproduce.fedgloss_tables import DECIDING
 from fedflat.reproduce.table import TableCell
 
 
@@ -56,8 +57,10 @@ CNN10, CNN100 = ("cnn cifar10",), ("cnn cifar100",)
 QUEUE = (
     QueueEntry(("fedsol/table2",), ("cifar10",), "authors"),
     QueueEntry(("flsam/cifar10",)),
+    QueueEntry(("fedsol/table2",), ("cifar10",), "authors-mu-0.1"),
     QueueEntry(("fedgloss/table3",), ("cnn cifar10 fedgloss*", "cnn cifar10 fedspeed"), "released"),
     QueueEntry(("fedgloss/table3",), CNN10),
+    *(QueueEntry(("fedgloss/table3",), CNN10, variant) for variant in DECIDING),
     QueueEntry(FEDSOL_REST, ("cifar10",), "authors"),
     QueueEntry(("fedsol/table2",), ("cifar10",), "authors", THREE),
     QueueEntry(FEDSOL_FIGURES, ("cifar10",), "authors"),
