@@ -16,7 +16,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-RUN = shlex.split("run fedgloss --rounds 16 --local-epochs 1 --seeds 0 1 --checkpoint-every 3 --warmup 6")
+RUN = shlex.split("run compress+fedgloss:warmup=6 --bits 4 --rounds 16 --local-epochs 1 --seeds 0 1")
+RUN += shlex.split("--checkpoint-every 3")
 RUN += shlex.split("--optimiser adamw --optimiser-state keep --lr 0.003 --lr-schedule cosine")
 
 

@@ -155,6 +155,7 @@ def test_a_reply_outside_the_range_is_not_sent(tmp_path: Path) -> None:
 
 REFUSED = {
     "weights": ({"weights": "examples"}, {}, "weights examples: must be uniform with federation.secure"),
+    "compression": ({"method": ff.Compressed()}, {}, "method compress: saves nothing with federation.secure"),
     "cohort": ({"cohort": 1}, {}, "cohort 1: must be at least 2 with federation.secure"),
     "nodes": ({}, {"min_nodes": 1}, "federation.min_nodes 1: must be at least 2 with federation.secure"),
 }

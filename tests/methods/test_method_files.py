@@ -24,7 +24,7 @@ from fedflat.core.method import Method
 from fedflat.core.state import pack_state
 
 SOURCES = Path(inspect.getfile(ff)).parent
-SHARED = ("shared", "wrappers", "differential_privacy", "fedsol_ablation")
+SHARED = ("shared", "wrappers", "differential_privacy", "compression", "fedsol_ablation")
 AROUND = {"fedlesam": {"scaffold", "feddyn"}}  # FedLESAM-S and -D are these methods with another gradient
 FILES = {path.stem: path for path in sorted((SOURCES / "methods").glob("[!_]*.py")) if path.stem not in SHARED}
 DOCS = SOURCES.parents[1] / "docs" / "methods"
@@ -161,5 +161,6 @@ def test_commands_on_the_pages_exist(page: str) -> None:
     assert commands
     for spec, *words in commands:
         own = {flag(field.name) for field in dataclasses.fields(parse_method(spec))}
-        known = own | {flag(field.name) for field in dataclasses.fields(ff.Setting)} | {"--no-regularise"}
+        known = own | {flag(field.name) for field in dataclasses.fields(ff.Setting)}
+        known |= {"--no-regularise", "--no-error-feedback"}
         assert {word for word in words if word.startswith("--")} <= known

@@ -46,6 +46,8 @@ CASES: list[tuple[Method, Method, dict[str, Any]]] = [
     (ff.FedLESAM(rho=0.0, base="scaffold"), ff.SCAFFOLD(), {}),
     (ff.FedLESAM(rho=0.0, base="feddyn", dyn_alpha=0.2), ff.FedDyn(dyn_alpha=0.2), {}),
     (ff.FedLESAM(rho=0.1), ff.FedLESAM(rho=0.1, reference="round"), EVERYONE),
+    (ff.Compressed(inner=ff.FedGloSS(), compressor="topk", keep=1.0), ff.FedGloSS(), {}),
+    (ff.Compressed(inner=ff.SCAFFOLD(), compressor="randomk", keep=1.0, error_feedback=False), ff.SCAFFOLD(), {}),
     (ff.FedExP(inner=ff.FedSAM(), epsilon=1e9, evaluate="last"), ff.FedSAM(), {}),
     (ff.FedExP(inner=ff.NaiveFedGloSS(), epsilon=1e9, evaluate="last"), ff.NaiveFedGloSS(), {}),
     (ff.SCAFFOLD(steps="plain"), ff.SCAFFOLD(steps="momentum"), {"momentum": 0.0}),
@@ -109,6 +111,8 @@ def test_reduction(special: Method, plain: Method, setting: dict[str, Any]) -> N
         (ff.FedDecorr(), ff.FedAvg()),
         (ff.FedDecorr(scale="paper"), ff.FedDecorr()),
         (ff.FedExP(epsilon=1e-6), ff.FedAvg()),
+        (ff.Compressed(), ff.FedAvg()),
+        (ff.Compressed(bits=1), ff.Compressed(bits=1, error_feedback=False)),
     ],
     ids=lambda method: type(method).__name__,
 )

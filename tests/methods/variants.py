@@ -24,6 +24,9 @@ VARIANTS: dict[str, Method] = {
     "fedavgm+fedgf": ff.ServerMomentum(inner=ff.FedGF(threshold=0.0)),
     "fedadam+naivefedgloss": ff.ServerAdam(inner=ff.NaiveFedGloSS()),
     "fedexp+naivefedgloss": ff.FedExP(inner=ff.NaiveFedGloSS(), epsilon=1e-6),
+    "compress:topk+scaffold": ff.Compressed(inner=ff.SCAFFOLD(), compressor="topk", keep=0.3),
+    "compress:randomk": ff.Compressed(compressor="randomk", keep=0.3, error_feedback=False),
+    "dpfedavg+compress:1+fednova": ff.Private(inner=ff.Compressed(inner=ff.FedNova(), bits=1)),
     "fedswa+fedavgm+scaffold": ff.Averaged(inner=ff.ServerMomentum(inner=ff.SCAFFOLD()), start_round=2, every=2),
 }
 

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fedflat.core.method import Local, Method
+from fedflat.core.method import NO_KEY, Local, Method
 from fedflat.core.optimiser import Optimiser, initial_moments, optimiser_step
+from fedflat.core.random import hash_words, purpose_key
 from fedflat.core.state import count_bytes, state_tensors
 from fedflat.core.task import Batch, Task
 
@@ -102,8 +103,17 @@ def local_step(
     return LocalState(w, moments, client)
 
 
+def reply_key(first_batch: Tensor) -> Tensor:
+    """Return the key from which a client's reply draws, a hash of the key of its first sample in this exchange.
+
+    Args:
+        first_batch: the keys of the samples of the client's first batch, [B]; of several clients' [..., B].
+    """
+    return hash_words(first_batch[..., 0], purpose_key("reply"))
+
+
 def finish_local_training(
-    method: Method, optimiser: Optimiser, state: LocalState, msg: Any, steps: Tensor
+    method: Method, optimiser: Optimiser, state: LocalState, msg: Any, steps: Tensor, key: Tensor = NO_KEY
 ) -> tuple[Any, Any]:
     """Return the client's reply and what the client keeps.
 
@@ -113,10 +123,11 @@ def finish_local_training(
         state: the state after the last step.
         msg: the method's message.
         steps: how many steps the client took, a scalar tensor.
+        key: what `reply_key` returned; NO_KEY for a client without batches.
     """
     momentum = optimiser.momentum
     m = momentum if isinstance(momentum, Tensor) else torch.full_like(optimiser.lr, momentum)
-    reply, client = method.reply(state.w, msg, state.client, Local(optimiser.mean_lr(steps), steps, m))
+    reply, client = method.reply(state.w, msg, state.client, Local(optimiser.mean_lr(steps), steps, m, key))
     return reply, state._replace(client=client).kept(optimiser)
 
 
@@ -133,11 +144,12 @@ def local_update(
         kept: what the client keeps.
         batches: the batches of this round, in order.
     """
-    state, steps = start_local_training(optimiser, msg, kept), 0
+    state, steps, key = start_local_training(optimiser, msg, kept), 0, NO_KEY
     for batch in batches:
+        key = reply_key(batch.key) if steps == 0 and batch.key is not None else key
         state, steps = local_step(method, task, optimiser, state, batch, msg), steps + 1
     count = torch.tensor(float(steps), dtype=state.w.dtype, device=state.w.device)
-    reply, kept = finish_local_training(method, optimiser, state, msg, count)
+    reply, kept = finish_local_training(method, optimiser, state, msg, count, key)
     return state.w, reply, kept
 
 
@@ -193,4 +205,5 @@ def count_traffic(method: Method, params: Tensor) -> Traffic:
         params: a model, [P]; only its length, dtype and device matter.
     """
     message, reply, kept = example_messages(method, params)
-    return Traffic(method.exchanges * count_bytes(message), method.exchanges * count_bytes(reply), count_bytes(kept))
+    down, up = method.exchanges * count_bytes(message), method.exchanges * method.reply_bytes(reply)
+    return Traffic(down, up, count_bytes(kept))

@@ -28,9 +28,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
+import torch
 from torch import Tensor
 
+from fedflat.core.state import count_bytes
 from fedflat.core.task import Batch, Task
+
+NO_KEY = torch.tensor(0)  # in place of a key where nothing random is drawn
 
 
 class Server(NamedTuple):
@@ -70,11 +74,13 @@ class Local(NamedTuple):
         lr: the learning rate η of this round; where it falls inside the round, the mean Σ η_j / K_k of the steps.
         steps: the number K_k of steps that the client took.
         momentum: the momentum m of the client's optimiser.
+        key: a hash, int64, another one in every exchange of every client, from which a reply may draw random numbers.
     """
 
     lr: Tensor
     steps: Tensor
     momentum: Tensor
+    key: Tensor = NO_KEY
 
 
 class Cohort(NamedTuple):
@@ -156,9 +162,17 @@ class Method:
             w: the client's model at the end of local training, [P].
             msg: the message that the client received.
             client: the client's state after its last step.
-            local: its learning rate, number of steps and momentum.
+            local: its learning rate, number of steps and momentum, and a key for random numbers.
         """
         return Reply(w - msg.params), client
+
+    def reply_bytes(self, reply: Any) -> int:
+        """Return the bytes that a client's reply takes when it is sent: those of its tensors, unless it is encoded.
+
+        Args:
+            reply: what `reply` returned; only shapes and dtypes matter.
+        """
+        return count_bytes(reply)
 
     def update(self, server: Any, cohort: Cohort) -> Any:
         """Return the server's next state.

@@ -23,8 +23,14 @@ from torch import Tensor
 from torch.func import vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from fedflat.core.local_training import LocalState, finish_local_training, local_step, start_local_training
-from fedflat.core.method import Method
+from fedflat.core.local_training import (
+    LocalState,
+    finish_local_training,
+    local_step,
+    reply_key,
+    start_local_training,
+)
+from fedflat.core.method import NO_KEY, Method
 from fedflat.core.state import send_to_device, state_tensors, tree_map
 from fedflat.core.task import Batch, Task
 from fedflat.data.batches import BatchPlan, BatchSource
@@ -312,7 +318,7 @@ class Batched:
             schedule = schedule_lanes(lengths, self._lane_count(lengths))
             work = _gather_work(jobs, lengths)
             ends, states = self._build_lanes(work, plan).train(work, plan, schedule)
-            return self._average(work, ends, states)
+            return self._average(work, plan, ends, states)
 
     def _lane_count(self, lengths: Sequence[int]) -> int:
         if self.lanes is None:
@@ -327,26 +333,27 @@ class Batched:
             self._built_lanes = Lanes(self.method, self.task, self.source, self.lanes, work, plan)
         return self._built_lanes
 
-    def _average(self, work: LaneWork, ends: Tensor, states: Any) -> list[TrainedCohort]:
+    def _average(self, work: LaneWork, plan: BatchPlan, ends: Tensor, states: Any) -> list[TrainedCohort]:
         """Make the clients' replies, store their states and average, job by job."""
+        keys = torch.where(plan.mask[:, 0, 0], reply_key(plan.key[:, 0]), int(NO_KEY))
         trained, first = [], 0
         for job in work.jobs:
             part = slice(first, first + len(job.clients))
             first = part.stop
             kept = tree_map(lambda t: t[part], states)
-            replies, new_states = vmap(_finish(self.method, job))(ends[part], kept, work.numbers[part])
+            replies, new_states = vmap(_finish(self.method, job))(ends[part], kept, work.numbers[part], keys[part])
             job.states.scatter(job.clients, new_states)
             trained.append(TrainedCohort(average_replies(replies, job), ends[part]))
         return trained
 
 
-def _finish(method: Method, job: CohortJob) -> Callable[[Tensor, Any, Tensor], tuple[Any, Any]]:
-    """Return the function from a client's model, what it keeps and its numbers to its reply and what it keeps next."""
+def _finish(method: Method, job: CohortJob) -> Callable[[Tensor, Any, Tensor, Tensor], tuple[Any, Any]]:
+    """Return the function from a client's model, state, numbers and key to its reply and what it keeps next."""
 
-    def finish(end: Tensor, kept: Any, numbers: Tensor) -> tuple[Any, Any]:
+    def finish(end: Tensor, kept: Any, numbers: Tensor, key: Tensor) -> tuple[Any, Any]:
         optimiser = job.optimiser.with_numbers(numbers[:-1])
         state = LocalState(end, kept.moments, kept.client) if optimiser.keeps_state else LocalState(end, (), kept)
-        return finish_local_training(method, optimiser, state, job.message, numbers[-1])
+        return finish_local_training(method, optimiser, state, job.message, numbers[-1], key)
 
     return finish
 

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from fedflat.errors import NOT_SHOWN, Spelling, UserError, mention, near_miss, shorten
+from fedflat.methods.compression import uses_compression
 from fedflat.options import Count, Positive, check, value_words
 from fedflat.probes import refuse_probes
 from fedflat.runs.config import experiment_from_dict, experiment_to_dict
@@ -153,6 +154,9 @@ def check_reachable(federation: FederationOptions, cohort: int, clients: int) ->
 
 def _check_secure(experiment: Experiment, federation: FederationOptions) -> None:
     """Raise UserError if the server could see single replies, or needs more than the plain mean."""
+    if uses_compression(experiment.method):
+        problem = f"saves nothing with {mention('secure')}, which masks every number of a reply; leave one of them out"
+        raise UserError(None, "method compress", problem)
     if experiment.weights != "uniform":
         problem = f"must be uniform with {mention('secure')}, which computes only the plain mean"
         raise UserError("weights", experiment.weights, problem)

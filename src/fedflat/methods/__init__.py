@@ -76,6 +76,7 @@ METHODS = MethodRegistry(
         "fedadagrad": "wrappers:ServerAdagrad",
         "fedswa": "wrappers:Averaged",
         "fedexp": "fedexp:FedExP",
+        "compress": "compression:Compressed",
         "dpfedavg": "differential_privacy:Private",
         "fedprox": "fedprox:FedProx",
         "fednova": "fednova:FedNova",

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from fedflat.core.method import Cohort, Local
+from fedflat.core.state import count_bytes
 from fedflat.methods.wrappers import Wrapper, training_params, with_training_params
 from fedflat.options import Positive
 
@@ -75,6 +76,10 @@ class FedExP(Wrapper):
         """Return the inner method's reply and the squared length of the change."""
         reply, kept = self.inner.reply(w, msg, client, local)
         return Reply(reply, (w - msg.params).square().sum()), kept
+
+    def reply_bytes(self, reply: Reply) -> int:
+        """Return the bytes of the inner method's reply and of the number."""
+        return self.inner.reply_bytes(reply.inner) + count_bytes(reply.square)
 
     def inner_cohort(self, cohort: Cohort) -> Cohort:
         """Return the means of the inner method's replies."""

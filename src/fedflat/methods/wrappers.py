@@ -83,6 +83,10 @@ class Wrapper(Method):
         """Return the inner method's reply."""
         return self.inner.reply(w, msg, client, local)
 
+    def reply_bytes(self, reply: Any) -> int:
+        """Return the bytes of the inner method's reply."""
+        return self.inner.reply_bytes(reply)
+
     def personal(self, server: Any, client: Any) -> Tensor:
         """Return the inner method's model for a client, computed from the model that is evaluated."""
         return self.inner.personal(with_training_params(server.inner, server.params), client)
