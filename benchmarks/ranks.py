@@ -25,8 +25,8 @@ from synthetic import images
 import fedflat
 from fedflat.engine.distributed import Distributed, owner_rank
 from fedflat.engine.lane_packing import assign_ranks
+from fedflat.engine.participation import choose_cohort
 from fedflat.engine.processes import ProcessGroup, find_rank, join_processes
-from fedflat.engine.rounds import choose_cohort
 from fedflat.runs.build import build_run
 from fedflat.runs.train import Training
 

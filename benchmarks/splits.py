@@ -12,7 +12,7 @@ import argparse
 import numpy as np
 
 from fedflat.data.partition import class_counts, lda, lda_released
-from fedflat.engine.rounds import choose_cohort
+from fedflat.engine.participation import choose_cohort
 
 LABELS, CLIENTS, COHORT, ROUNDS = np.repeat(np.arange(10), 5000), 100, 10, 300
 

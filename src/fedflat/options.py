@@ -114,7 +114,7 @@ def check(options: Any) -> None:
     for field, hint, value in _fields(options):
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             check(value)
-        elif problem := _problem(hint, value):
+        elif problem := value_problem(hint, value):
             raise UserError(field, value, problem)
 
 
@@ -177,13 +177,13 @@ def _parse_word(kind: Any, word: str) -> Any:
         return _NO_VALUE
 
 
-def _problem(hint: Any, value: Any) -> str:
+def value_problem(hint: Any, value: Any) -> str:
     """Return what is wrong with `value` as one of type `hint`, '' if nothing is."""
     origin, args = get_origin(hint), get_args(hint)
     if origin is Annotated:
         limits = [limit for limit in args[1:] if isinstance(limit, Range | Pattern)]
         broken = next((limit for limit in limits if _is_a(args[0], value) and value not in limit), None)
-        return str(broken) if broken else _problem(args[0], value)
+        return str(broken) if broken else value_problem(args[0], value)
     if origin is Literal:
         return "" if value in args else f"must be one of {', '.join(map(str, args))}{near_miss(str(value), args)}"
     if origin in (tuple, list):
@@ -192,13 +192,13 @@ def _problem(hint: Any, value: Any) -> str:
     if origin is dict:
         return _first_problem(args[1], value.values()) if isinstance(value, dict) else "must be a mapping"
     if args:  # a union allows what any of its members allows
-        problems = [_problem(arg, value) for arg in args]
-        return "" if "" in problems else problems[0]
+        problems = [value_problem(arg, value) for arg in args if arg is not type(None) or value is None]
+        return "" if "" in problems else " or ".join([problems[0], *(p.removeprefix("must be ") for p in problems[1:])])
     return "" if _is_a(hint, value) else f"must be {_TYPE_NAMES.get(hint, hint.__name__)}"
 
 
 def _first_problem(hint: Any, items: Any) -> str:
-    return next(filter(None, (_problem(hint, item) for item in items)), "")
+    return next(filter(None, (value_problem(hint, item) for item in items)), "")
 
 
 _TYPE_NAMES = {

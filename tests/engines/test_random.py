@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedflat.core.random import choose_without_replacement, hash_words, integer_below, uniform_from
-from fedflat.engine.rounds import choose_cohort
+from fedflat.engine.participation import choose_cohort
 
 
 @given(st.integers(0, 2**62), st.integers(1, 3000), st.data())

@@ -15,7 +15,8 @@ from flwr.supercore.task_identity import TaskIdentity
 from torch import Tensor
 
 import fedflat as ff
-from fedflat.engine.rounds import Trial, choose_cohort, play_round
+from fedflat.engine.participation import choose_cohort
+from fedflat.engine.rounds import Trial, play_round
 from fedflat.engine.sequential import Sequential
 from fedflat.flower.app import client_app, server_app
 from fedflat.flower.config import FederationOptions, to_run_config

@@ -16,7 +16,7 @@ from loopback import EXPERIMENT, Loopback, federate
 from test_flower_replies import refused, values
 
 import fedflat as ff
-from fedflat.engine.rounds import choose_cohort
+from fedflat.engine.participation import choose_cohort
 from fedflat.methods.differential_privacy import privacy_spent
 from fedflat.runs.folder import RunFolder, save_tensors
 

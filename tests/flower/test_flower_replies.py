@@ -15,7 +15,7 @@ from flwr.app import Array, ArrayRecord, Message
 from loopback import EXPERIMENT, Loopback, assert_same, federate, simulate
 
 import fedflat as ff
-from fedflat.engine.rounds import choose_cohort
+from fedflat.engine.participation import choose_cohort
 
 ROUND = 1  # the one in which something goes wrong, from 0
 CLIENT = choose_cohort(0, ROUND, EXPERIMENT.clients, EXPERIMENT.cohort)[1]

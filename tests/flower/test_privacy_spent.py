@@ -7,7 +7,7 @@ import math
 import pytest
 
 import fedflat as ff
-from fedflat.engine.rounds import choose_cohort
+from fedflat.engine.participation import choose_cohort
 from fedflat.methods.differential_privacy import describe_privacy, privacy_spent
 
 pytest.importorskip("dp_accounting")

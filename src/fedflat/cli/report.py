@@ -58,7 +58,7 @@ def reach_command(words: list[str]) -> None:
 
     runs, problems = read_stored_runs([Path(path) for path in paths])
     problems += [f"{run.name}: unfinished" for run in runs if not run.result]
-    finished = {run.name: (run.result, int(run.config["cohort"])) for run in runs if run.result}
+    finished = {run.name: (run.result, run.config["cohort"]) for run in runs if run.result}
     if not finished:
         raise UserError(None, "reach", "; ".join(["name the folders of complete runs, FedAvg's first", *problems]))
     name, (first, cohort) = next(iter(finished.items()))

@@ -93,12 +93,15 @@ class Cohort(NamedTuple):
         uniform: the plain mean Σ r_k / |S|.
         size: the number |S| of these clients.
         population: the number N of all clients of the federation.
+        expected_size: the mean of |S| if every client is drawn on its own (Poisson sampling), else None. Differential
+            privacy divides by it, because |S| itself would tell who took part.
     """
 
     mean: Any
     uniform: Any
     size: int
     population: int
+    expected_size: int | None = None
 
 
 @dataclass(frozen=True)

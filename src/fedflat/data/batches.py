@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -14,6 +14,8 @@ from fedflat.core.state import send_to_device
 from fedflat.core.task import Batch
 from fedflat.data.augment import augment_images, normalise
 from fedflat.data.dataset import Augment, Dataset
+
+StepCounts = Callable[[Sequence[int], int, Sequence[int]], list[int]]  # (seeds, round, clients) → steps of each client
 
 
 class BatchPlan(NamedTuple):
@@ -50,7 +52,8 @@ class ClientBatches:
     """The batches of a data set that is partitioned over clients, on one device.
 
     In each epoch a client's samples are sorted by hashes of (seed, round, client, epoch, position). The order, and the
-    augmentation with it, depends on nothing else: not on the engine, the cohort or a restart.
+    augmentation with it, depends on nothing else: not on the engine, the cohort or a restart. A client that takes fewer
+    steps sees the first batches of the same order; one that takes more goes on with the next epoch.
 
     Args:
         dataset: the data set; its training samples are copied to the device.
@@ -61,6 +64,7 @@ class ClientBatches:
         device: where batches are made.
         dtype: of the samples in a batch.
         client_numbers: each client's number in the hashes; its position in `parts` unless given.
+        step_counts: how many steps clients take in an exchange, instead of `epochs` epochs.
     """
 
     def __init__(
@@ -73,6 +77,7 @@ class ClientBatches:
         device: str | torch.device = "cpu",
         dtype: torch.dtype = torch.float32,
         client_numbers: Sequence[int] | None = None,
+        step_counts: StepCounts | None = None,
     ) -> None:
         self.dataset, self.batch_size, self.epochs, self.dtype = dataset, batch_size, epochs, dtype
         self.spec = dataset.augment if spec is None else spec
@@ -83,10 +88,18 @@ class ClientBatches:
         self._starts = self.sizes.cumsum(0) - self.sizes
         numbers = range(len(parts)) if client_numbers is None else client_numbers
         self._client_numbers = torch.tensor(numbers, dtype=torch.int64, device=device)
+        self._step_counts = step_counts or self._epoch_steps
+
+    def steps_per_epoch(self, client: int) -> int:
+        """Return ceil(samples / batch size)."""
+        return -(-self.counts[client] // self.batch_size)
+
+    def _epoch_steps(self, seeds: Sequence[int], round: int, clients: Sequence[int]) -> list[int]:
+        return [self.steps_per_epoch(client) * self.epochs for client in clients]
 
     def lengths(self, seeds: Sequence[int], round: int, clients: Sequence[int], exchange: int = 0) -> list[int]:
-        """Return how many steps each client takes: ceil(samples / batch size) per epoch, times the epochs."""
-        return [-(-self.counts[client] // self.batch_size) * self.epochs for client in clients]
+        """Return how many steps each client takes."""
+        return self._step_counts(seeds, round, clients)
 
     def plan(self, seeds: Sequence[int], round: int, clients: Sequence[int], exchange: int = 0) -> BatchPlan:
         """Return the steps of each client, padded to the client with most steps.
@@ -97,27 +110,44 @@ class ClientBatches:
             clients: positions of the clients in `parts`.
             exchange: number of the exchange within the round, for methods that train several times in a round.
         """
-        seed, ids = send_to_device([list(seeds), list(clients)], self.sizes.device)[..., None]
-        sizes, first_epoch = self.sizes[ids[:, 0]], exchange * self.epochs
-        epochs = torch.arange(first_epoch, first_epoch + self.epochs, device=ids.device)
-        words = hash_words(seed, purpose_key("sample"), round, self._client_numbers[ids], epochs)
+        lengths = self.lengths(seeds, round, clients, exchange)
+        epochs = [-(-n // self.steps_per_epoch(client)) for n, client in zip(lengths, clients, strict=True)]
+        columns = [list(seeds), list(clients), lengths, epochs]
+        seed, ids, steps, count = send_to_device(columns, self.sizes.device)
+        # One row for each epoch of each client: row `first[k] + e` is epoch e of client k in this exchange.
+        first, owner = (
+            count.cumsum(0) - count,
+            torch.arange(len(ids), device=ids.device).repeat_interleave(count, output_size=sum(epochs)),
+        )
+        epoch = torch.arange(len(owner), device=ids.device) - first[owner] + exchange * count[owner]
+        words = hash_words(seed[owner], purpose_key("sample"), round, self._client_numbers[ids[owner]], epoch)
         position = torch.arange(max(self.counts[client] for client in clients), device=ids.device)
-        keys = hash_words(words[..., None], position)
-        padding_last = torch.where(position < sizes[:, None, None], keys, torch.iinfo(torch.int64).max)
+        keys = hash_words(words[:, None], position)
+        padding_last = torch.where(position < self.sizes[ids[owner], None], keys, torch.iinfo(torch.int64).max)
         order = padding_last.argsort(stable=True)
-        augment_keys = hash_words(words[..., None], order, purpose_key("augment"))
-        return self._cut_into_batches(self._starts[ids[:, 0]], sizes, order, augment_keys)
+        augment_keys = hash_words(words[:, None], order, purpose_key("augment"))
+        return self._cut_into_batches(ids, first, steps, max(lengths), order, augment_keys)
 
-    def _cut_into_batches(self, starts: Tensor, sizes: Tensor, order: Tensor, keys: Tensor) -> BatchPlan:
-        """Cut each client's epochs [clients, epochs, samples] into batches; the last of an epoch may be smaller."""
-        longest, per_epoch = order.shape[-1], -(-sizes // self.batch_size)
-        step = torch.arange(-(-longest // self.batch_size) * self.epochs, device=sizes.device)
+    def _cut_into_batches(
+        self, ids: Tensor, first: Tensor, steps: Tensor, longest: int, order: Tensor, keys: Tensor
+    ) -> BatchPlan:
+        """Cut the clients' epochs [rows, samples] into batches; the last of an epoch may be smaller.
+
+        Args:
+            ids: the clients.
+            first: the row of each client's first epoch.
+            steps: the number of each client's steps, of which `longest` is the largest.
+            longest: the number of steps in the plan.
+            order, keys: for each row, the positions of the samples in their order, and the samples' random words.
+        """
+        sizes, step = self.sizes[ids], torch.arange(longest, device=ids.device)
+        per_epoch = -(-sizes // self.batch_size)
         epoch, number = step // per_epoch[:, None], step % per_epoch[:, None]
-        within = number[..., None] * self.batch_size + torch.arange(self.batch_size, device=sizes.device)
-        mask = (within < sizes[:, None, None]) & (epoch < self.epochs)[..., None]
-        flat = torch.where(mask, epoch[..., None] * longest + within, 0)
-        picked, key = (t.flatten(1).gather(1, flat.flatten(1)).view_as(flat) for t in (order, keys))
-        return BatchPlan(self._rows[torch.where(mask, starts[:, None, None] + picked, 0)], mask, key)
+        within = number[..., None] * self.batch_size + torch.arange(self.batch_size, device=ids.device)
+        mask = (within < sizes[:, None, None]) & (step < steps[:, None])[..., None]
+        flat = torch.where(mask, (first[:, None] + epoch)[..., None] * order.shape[-1] + within, 0)
+        picked, key = (t.flatten()[flat] for t in (order, keys))
+        return BatchPlan(self._rows[torch.where(mask, self._starts[ids, None, None] + picked, 0)], mask, key)
 
     def batch(self, plan: BatchPlan) -> Batch:
         """Return the samples of a plan or of a slice of one, augmented and normalised."""

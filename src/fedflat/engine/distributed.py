@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fedflat.core.local_training import finish_local_training, start_local_training
 from fedflat.core.method import Cohort, Method
 from fedflat.core.state import pack_state, rows_to_states, send_to_device, states_to_rows, tree_map
 from fedflat.core.task import Task
@@ -28,7 +27,7 @@ from fedflat.data.batches import BatchSource
 from fedflat.engine.batched import Batched
 from fedflat.engine.lane_packing import assign_ranks
 from fedflat.engine.processes import ProcessGroup
-from fedflat.engine.rounds import ClientStates, CohortJob, TrainedCohort
+from fedflat.engine.rounds import ClientStates, CohortJob, TrainedCohort, zero_reply
 
 Item = tuple[int, int]  # one client of one job: the job's number, and the client's position in its cohort
 
@@ -243,24 +242,18 @@ class Distributed:
     ) -> list[TrainedCohort]:
         """Return the cohorts' means, from one sum over ranks of one vector."""
         scaled = tuple(
-            _scaled_means(job, shares[number].job, trained[number].cohort) if number in shares else self._zeros(job)
+            _scaled_means(job, shares[number].job, trained[number].cohort)
+            if number in shares
+            else (zero_reply(self.method, job),) * 2
             for number, job in enumerate(jobs)
         )
         sums = self.processes.sum_over_ranks(states_to_rows(tree_map(lambda t: t[None], scaled)))
         means = tree_map(lambda t: t[0], rows_to_states(scaled, sums))
         ends = [trained[n].ends if n in trained else job.message.params[None][:0] for n, job in enumerate(jobs)]
         return [
-            TrainedCohort(Cohort(mean, uniform, len(job.clients), job.population), end)
+            TrainedCohort(Cohort(mean, uniform, len(job.clients), job.population, job.expected_size), end)
             for job, (mean, uniform), end in zip(jobs, means, ends, strict=True)
         ]
-
-    def _zeros(self, job: CohortJob) -> tuple[Any, Any]:
-        """Return the summands of a rank that trains no client of this job: replies of zeros."""
-        optimiser = job.optimiser.with_numbers(job.optimiser.numbers(len(job.clients))[0])
-        state = start_local_training(optimiser, job.message, job.states.initial)
-        reply, _ = finish_local_training(self.method, optimiser, state, job.message, torch.ones_like(optimiser.lr))
-        zeros = tree_map(torch.zeros_like, reply)
-        return zeros, zeros
 
 
 def _share_of_job(job: CohortJob, positions: list[int], borrowed: Mapping[int, Tensor]) -> RankShare:

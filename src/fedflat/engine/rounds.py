@@ -2,10 +2,10 @@
 
 A round goes through these steps:
 
-    1. choose_cohort   the clients that take part
+    1. Participation   the clients that take part and reply (participation.py)
     2. cohort_jobs     the server broadcasts a message; one CohortJob describes the local training of one cohort
-    3. Engine.train    the clients train; the engine averages their replies and stores their new states
-    4. update_servers  the server updates its state from the averages
+    3. train_cohorts   the clients train; the engine averages their replies and stores their new states
+    4. update_servers  the server updates its state from the averages; without replies it stays as it is
 
 Steps 2 to 4 are one *exchange*. Most methods have one exchange in a round, some have two (`Method.exchanges`).
 `play_round` runs all exchanges of a round.
@@ -22,17 +22,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from fedflat.core.local_training import initial_client_state
+from fedflat.core.local_training import example_messages, initial_client_state
 from fedflat.core.method import Cohort, Method
 from fedflat.core.optimiser import Optimiser
-from fedflat.core.random import choose_without_replacement, hash_words, purpose_key
 from fedflat.core.state import ClientStore, pack_state, tree_map, unpack_state
 from fedflat.core.task import Batch, Task
 from fedflat.engine.kernels import use_lane_ops
+from fedflat.methods.differential_privacy import find_private
 
 
 class Trial:
@@ -109,6 +108,7 @@ class CohortJob(NamedTuple):
         message: what the server broadcasts; `message.params` is the model at which local training starts.
         states: the states of all clients of the trial.
         optimiser: the clients' optimiser in this round.
+        expected_size: the mean number of clients in a round, under Poisson sampling.
     """
 
     seed: int
@@ -120,6 +120,7 @@ class CohortJob(NamedTuple):
     message: Any
     states: ClientStates
     optimiser: Optimiser
+    expected_size: int | None = None
 
 
 class TrainedCohort(NamedTuple):
@@ -148,24 +149,10 @@ class Engine(Protocol):
     def train(self, jobs: Sequence[CohortJob]) -> list[TrainedCohort]:
         """Train the clients of all `jobs` (one per trial, all of the same round and exchange) and store their states.
 
-        Returns one outcome for each job, in the same order.
+        Every job has at least one client: `train_cohorts` takes care of empty cohorts. Returns one outcome for each
+        job, in the same order.
         """
         ...
-
-
-def choose_cohort(seed: int, round: int, clients: int, size: int, sampling: str = "uniform") -> list[int]:
-    """Draw the clients that take part in a round: `size` different numbers below `clients`.
-
-    Args:
-        seed: the seed; "released" does not use it.
-        round: the round, counted from 0. The draw is a function of the arguments alone.
-        clients: the number of all clients.
-        size: clients per round.
-        sampling: "uniform", or "released": numpy's generator seeded with the round, as FedSOL's released code draws.
-    """
-    if sampling == "released":
-        return np.random.RandomState(round).choice(clients, size, replace=False).tolist()
-    return choose_without_replacement(int(hash_words(seed, purpose_key("cohort"), round)), clients, size)
 
 
 def play_round(
@@ -192,7 +179,8 @@ def play_round(
     """
     trained: list[TrainedCohort] = []
     for exchange in range(method.exchanges):
-        trained = engine.train(cohort_jobs(method, trials, round, exchange, cohorts, weights, population, optimiser))
+        jobs = cohort_jobs(method, trials, round, exchange, cohorts, weights, population, optimiser)
+        trained = train_cohorts(method, engine, jobs)
         update_servers(method, trials, trained)
     return trained
 
@@ -206,14 +194,38 @@ def cohort_jobs(
     weights: Sequence[Tensor],
     population: int,
     optimiser: Optimiser,
+    expected_size: int | None = None,
 ) -> list[CohortJob]:
-    """Broadcast: return the job of each trial in one exchange. The arguments are those of `play_round`."""
+    """Broadcast: return the job of each trial in one exchange.
+
+    Args:
+        exchange: the number of the exchange in the round, from 0.
+        expected_size: the mean number of clients in a round, under Poisson sampling.
+        method, trials, round, cohorts, weights, population, optimiser: those of `play_round`.
+    """
+    messages = [method.broadcast(trial.server) for trial in trials]
     return [
-        CohortJob(
-            t.seed, round, exchange, clients, weight, population, method.broadcast(t.server), t.clients, optimiser
-        )
-        for t, clients, weight in zip(trials, cohorts, weights, strict=True)
+        CohortJob(t.seed, round, exchange, clients, weight, population, message, t.clients, optimiser, expected_size)
+        for t, clients, weight, message in zip(trials, cohorts, weights, messages, strict=True)
     ]
+
+
+def train_cohorts(method: Method, engine: Engine, jobs: Sequence[CohortJob]) -> list[TrainedCohort]:
+    """Train the cohorts and return their outcomes; that of a cohort without clients has means of zeros and size 0."""
+    occupied = [job for job in jobs if job.clients]
+    trained = iter(engine.train(occupied) if occupied else ())
+    return [next(trained) if job.clients else _no_replies(method, job) for job in jobs]
+
+
+def _no_replies(method: Method, job: CohortJob) -> TrainedCohort:
+    zeros = zero_reply(method, job)
+    cohort = Cohort(zeros, zeros, 0, job.population, job.expected_size)
+    return TrainedCohort(cohort, job.message.params[None][:0])
+
+
+def zero_reply(method: Method, job: CohortJob) -> Any:
+    """Return a reply of zeros."""
+    return tree_map(torch.zeros_like, example_messages(method, job.message.params)[1])
 
 
 def average_replies(replies: Any, job: CohortJob) -> Cohort:
@@ -225,13 +237,18 @@ def average_replies(replies: Any, job: CohortJob) -> Cohort:
     """
     weights = job.weights / job.weights.sum()
     mean = tree_map(lambda r: torch.tensordot(weights.to(r.dtype), r, 1), replies)
-    return Cohort(mean, tree_map(lambda r: r.mean(0), replies), len(job.clients), job.population)
+    plain = tree_map(lambda r: r.mean(0), replies)
+    return Cohort(mean, plain, len(job.clients), job.population, job.expected_size)
 
 
 def update_servers(method: Method, trials: Sequence[Trial], trained: Sequence[TrainedCohort]) -> None:
-    """Update every trial's server state from the averages of its cohort."""
+    """Update every trial's server state from the averages of its cohort; without replies it stays as it is.
+
+    With differential privacy noise is added in any case: a model that stays the same would tell that nobody took part.
+    """
     for trial, outcome in zip(trials, trained, strict=True):
-        trial.server = method.update(trial.server, outcome.cohort)
+        if outcome.cohort.size or find_private(method):
+            trial.server = method.update(trial.server, outcome.cohort)
 
 
 @torch.no_grad()

@@ -21,7 +21,8 @@ from fedflat.core.random import hash_words, purpose_key
 from fedflat.core.state import send_to_device
 from fedflat.core.task import Batch, Task
 from fedflat.data.augment import normalise
-from fedflat.engine.rounds import Trial, choose_cohort, play_round
+from fedflat.engine.participation import choose_cohort
+from fedflat.engine.rounds import Trial, play_round
 from fedflat.engine.sequential import Sequential
 from fedflat.errors import UserError
 from fedflat.flatness.objective import Objective, loss_and_accuracy, make_objective, pick_samples
@@ -148,6 +149,7 @@ class FinishedRun:
         """Return the clients of local measurements.
 
         They are those of the setting `clients`, else `default`, else the cohort of the round after the last.
+        If nobody would reply in that round, they are drawn uniformly.
         """
         population, experiment = len(self.client_rows), self.trained.experiment
         for client in self.settings.clients:
@@ -155,7 +157,9 @@ class FinishedRun:
                 raise UserError("clients", client, f"run {self.path} has clients 0 to {population - 1}")
         if chosen := list(dict.fromkeys(self.settings.clients)) or default:
             return list(chosen)
-        return choose_cohort(trial.seed, experiment.rounds, population, experiment.cohort, experiment.sampling)
+        participation = self.trained.built.participation
+        next_cohort = participation.replying(trial.seed, experiment.rounds)
+        return next_cohort or choose_cohort(trial.seed, experiment.rounds, population, participation.size)
 
     def local_data(self, client: int) -> Objective:
         """Return the mean loss F_i over a client's training samples."""
@@ -181,6 +185,7 @@ class FinishedRun:
         sizes = [len(self.client_rows[c]) if experiment.weights == "examples" else 1 for c in clients]
         device, dtype = built.client_data.y.device, built.client_data.dtype
         weights = send_to_device(sizes, device, dtype)
+        optimiser = experiment.optimiser_at(experiment.rounds, weights)
         trained = play_round(
             experiment.method,
             Sequential(experiment.method, built.task, built.client_data),
@@ -189,7 +194,7 @@ class FinishedRun:
             [clients],
             [weights],
             len(self.client_rows),
-            experiment.optimiser_at(experiment.rounds, weights),
+            built.participation.with_client_lrs(optimiser, experiment.lr, clients),
         )
         return trained[0].ends
 

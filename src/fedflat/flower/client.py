@@ -204,13 +204,21 @@ def prepare_node(experiment: Experiment, node_config: NodeConfig, request: Train
     if not isinstance(client, int) or not 0 <= client < request.population:
         problem = f"must be a client number below {request.population}"
         raise UserError(None, f"node-config partition-id={client}", problem)
-    experiment = dataclasses.replace(experiment, seeds=(request.seed,))
+    experiment = _as_requested(experiment, request)
     if "data" not in node_config:
         return ClientNode(client, experiment, build_run(experiment))
     dataset = _load_own_data(str(node_config["data"]), request)
     parts = [np.empty(0, np.int64)] * request.population
     parts[client] = np.arange(len(dataset.y))
     return ClientNode(client, experiment, build_run(experiment, dataset, parts))
+
+
+def _as_requested(experiment: Experiment, request: TrainRequest) -> Experiment:
+    """Return the experiment with the seed, steps and lr of a request, without files that only the server has."""
+    experiment = dataclasses.replace(experiment, seeds=(request.seed,), availability="", client_settings="")
+    if not request.steps:
+        return experiment
+    return dataclasses.replace(experiment, local_steps=request.steps, local_epochs=None, stragglers=0.0, lr=request.lr)
 
 
 def _load_own_data(source: str, request: TrainRequest) -> Dataset:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from fedflat.engine.participation import cohort_size
 from fedflat.errors import NOT_SHOWN, Spelling, UserError, mention, near_miss, shorten
 from fedflat.methods.compression import uses_compression
 from fedflat.options import Count, Positive, check, value_words
@@ -160,7 +161,8 @@ def _check_secure(experiment: Experiment, federation: FederationOptions) -> None
     if experiment.weights != "uniform":
         problem = f"must be uniform with {mention('secure')}, which computes only the plain mean"
         raise UserError("weights", experiment.weights, problem)
-    for name, value in (("cohort", experiment.cohort), ("min_nodes", federation.min_nodes)):
+    size = cohort_size(experiment.cohort, experiment.clients)
+    for name, value in (("cohort", size), ("min_nodes", federation.min_nodes)):
         if value < 2:
             raise UserError(
                 name, value, f"must be at least 2 with {mention('secure')}: the mean of one reply is that reply"

@@ -16,7 +16,7 @@ from fedflat.core.local_training import example_messages
 from fedflat.core.method import Method
 from fedflat.core.state import pack_state, stack_states, unpack_state
 from fedflat.core.vectors import norm
-from fedflat.engine.rounds import CohortJob, TrainedCohort, average_replies, choose_cohort
+from fedflat.engine.rounds import CohortJob, TrainedCohort, average_replies
 from fedflat.errors import UserError
 from fedflat.flower.client import class_names
 from fedflat.flower.config import FederationOptions
@@ -99,7 +99,7 @@ class FlowerEngine:
         self, experiment: Experiment, federation: FederationOptions, built: BuiltRun, nodes: Nodes, log: ClientLog
     ) -> None:
         self.experiment, self.federation, self.nodes, self.log = experiment, federation, nodes, log
-        self.dataset = built.dataset
+        self.dataset, self.participation = built.dataset, built.participation
         self.names = class_names(experiment.dataset, self.dataset.classes)
         self.like = example_messages(experiment.method, built.initial_params[0])[1]
         self.asked: list[int] = []  # the clients of the round's first exchange
@@ -132,16 +132,15 @@ class FlowerEngine:
         raise UserError(None, f"round {job.round + 1}", problem)
 
     def _choose_clients(self, job: CohortJob) -> list[int]:
-        """Return the cohort of a simulation; the next clients in the same random permutation replace missing ones.
+        """Return the clients of a simulation that reply, drawn among the connected ones.
 
-        The second exchange of a round goes to the clients of the first.
+        With uniform sampling the next clients in the same random permutation replace missing ones. The second exchange
+        of a round goes to the clients of the first.
         """
         query = RecordDict({REQUEST_KEY: self._request(job, -1).record()})
         self.nodes.wait_for(self.federation.min_nodes, query)
         if job.exchange == 0:
-            permutation = choose_cohort(job.seed, job.round, job.population, job.population, self.experiment.sampling)
-            connected = [client for client in permutation if client in self.nodes.node_of]
-            self.asked = connected[: self.experiment.cohort]
+            self.asked = self.participation.replying(job.seed, job.round, self.nodes.node_of)
         return [client for client in self.asked if client in self.nodes.node_of]
 
     def _request_replies(self, job: CohortJob, clients: Sequence[int]) -> dict[int, ValidReply]:
@@ -179,9 +178,12 @@ class FlowerEngine:
 
     def _requests(self, job: CohortJob, clients: Sequence[int]) -> dict[int, TrainRequest]:
         accepted = job.states.gather(clients).turn.tolist() if clients else []
-        return {client: self._request(job, int(turn)) for client, turn in zip(clients, accepted, strict=True)}
+        steps = self.participation.step_counts([job.seed] * len(clients), job.round, clients)
+        lrs = self.participation.client_lrs(self.experiment.lr, clients)
+        known = zip(clients, accepted, steps, lrs, strict=True)
+        return {client: self._request(job, int(turn), count, lr) for client, turn, count, lr in known}
 
-    def _request(self, job: CohortJob, accepted: int) -> TrainRequest:
+    def _request(self, job: CohortJob, accepted: int, steps: int = 0, lr: float = 0.0) -> TrainRequest:
         data = self.dataset
         return TrainRequest(
             run=self.log.run,
@@ -190,6 +192,8 @@ class FlowerEngine:
             exchange=job.exchange,
             turn=_turn(self.experiment.method, job),
             accepted=accepted,
+            steps=steps,
+            lr=lr,
             population=job.population,
             classes=data.classes,
             names=self.names,
@@ -206,8 +210,7 @@ class FlowerEngine:
 
     def _average(self, job: CohortJob, valid: dict[int, ValidReply]) -> TrainedCohort:
         """Return the means of the valid replies, summed in the order of a simulation, and store the clients' turns."""
-        permutation = choose_cohort(job.seed, job.round, job.population, job.population, self.experiment.sampling)
-        clients = [client for client in permutation if client in valid]
+        clients = self.participation.replying(job.seed, job.round, valid)
         examples = [valid[client].info.examples for client in clients]
         values = examples if self.experiment.weights == "examples" else [1] * len(clients)
         weights = torch.tensor(values, dtype=job.weights.dtype, device=job.weights.device)

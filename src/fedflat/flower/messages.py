@@ -118,6 +118,10 @@ class TrainRequest:
     """Number of this exchange in the whole run: round · exchanges per round + exchange."""
     accepted: int
     """Turn of the client's last reply that the server accepted, -1 for none."""
+    steps: int
+    """Local steps to take; 0 where the client is not asked to train."""
+    lr: float
+    """The client's learning rate in the first round, which schedules change."""
     population: int
     """Clients in the whole federation."""
     classes: int

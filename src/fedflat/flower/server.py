@@ -39,11 +39,11 @@ def serve(experiment: Experiment, federation: FederationOptions, grid: Grid) -> 
     """
     experiment = dataclasses.replace(experiment, checkpoint_every=1)
     built, path = build_server(experiment), Path(federation.out)
-    check_reachable(federation, experiment.cohort, len(built.client_rows))
+    check_reachable(federation, built.participation.size, len(built.client_rows))
     folder = RunFolder(path, dump_experiment(experiment), resume=True)
     try:
         log = ClientLog(path / "clients.jsonl", _run_name(path / "checkpoint" / "name"))
-        nodes = Nodes(grid, built.client_data.counts, federation.round_timeout, log)
+        nodes = Nodes(grid, built.participation.sizes, federation.round_timeout, log)
         engine = FlowerEngine(experiment, federation, built, nodes, log)
         training = Training(experiment, built, folder, engine, [FederationTrial(experiment, built)])
         return _train(training, log, path)

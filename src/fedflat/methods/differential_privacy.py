@@ -3,12 +3,17 @@
 down … | up … | client keeps … | server keeps …, t, key
 
 client:  w_k ← w + (w_k − w) min(1, C / ‖w_k − w‖), then the inner method's reply r_k;  r_k ← r_k min(1, C / ‖r_k‖)
-server:  r = mean_S r_k + N(0, (z C / |S|)² I) replaces every mean that the inner method sees
+server:  r = (Σ_S r_k + N(0, (z C)² I)) / |S| replaces every mean that the inner method sees
 
 C is `clip` and z is `noise`. The guarantee (ε, δ) protects all data of one client: neighbouring federations differ in
 the data of one client. A sum of replies, each of norm at most C, then differs by at most 2C, so noise of standard
 deviation z C on the sum is a Gaussian mechanism with multiplier z / 2. A method with two exchanges uses the mechanism
 twice in a round.
+
+If clients are drawn by Poisson sampling, the sum is divided by the mean of |S| instead, as in McMahan et al.: |S|
+itself would tell who took part. Noise is added in a round without replies too. Poisson sampling is accounted for
+exactly, for federations with and without one client's data: the sum then differs by at most C, and the multiplier is z.
+For cohorts drawn without replacement the bound of Wang, Balle and Kasiviswanathan (2019) is used.
 """
 
 from __future__ import annotations
@@ -93,12 +98,16 @@ class Private(Wrapper):
 
         A weighted mean is not used: a client with a large weight could change it by more than C / |S|.
         """
-        mean = self._add_noise(server, cohort.uniform, cohort.size) if self.noise else cohort.uniform
-        inner = self.inner.update(server.inner, cohort._replace(mean=mean, uniform=mean))
+        size = cohort.expected_size or cohort.size
+        mean = cohort.uniform
+        if size != cohort.size:
+            mean = tree_map(lambda t: t * (cohort.size / size), mean)
+        mean = self._add_noise(server, mean, size) if self.noise else mean
+        inner = self.inner.update(server.inner, cohort._replace(mean=mean, uniform=mean, size=size))
         return PrivateServer(inner, server.round + 1, server.key)
 
     def _add_noise(self, server: PrivateServer, mean: Any, size: int) -> Any:
-        """Return the mean of `size` replies with noise that depends on the key, the round and the tensor."""
+        """Return a sum of replies divided by `size` with noise that depends on the key, the round and the tensor."""
         key = hash_words(purpose_key("privacy"), *server.key.to(torch.int64), server.round.to(torch.int64))
         return unpack_state(
             mean,
@@ -159,7 +168,11 @@ def check_clipped_last(method: Method) -> None:
 
 
 def privacy_spent(
-    method: Method, cohorts: Sequence[Sequence[int]], population: int, sampled: bool
+    method: Method,
+    cohorts: Sequence[Sequence[int]],
+    population: int,
+    sampled: bool,
+    poisson_size: int | None = None,
 ) -> dict[str, Any] | None:
     """Return the privacy that the rounds with these cohorts have spent, None for a method that is not private.
 
@@ -173,20 +186,27 @@ def privacy_spent(
         cohorts: the clients of every round played.
         population: the number of all clients.
         sampled: whether every cohort was drawn uniformly from all clients.
+        poisson_size: the mean number of clients in a round, if every client was drawn on its own (Poisson sampling).
+            The guarantee then compares federations with and without one client's data, else federations in which these
+            are replaced; the key `neighbours` says which.
     """
     private = find_private(method)
     if private is None:
         return None
     rounds_of_client = Counter(client for cohort in cohorts for client in cohort)
-    known = _epsilon(private, method.exchanges * max(rounds_of_client.values(), default=0))
-    size = max(map(len, cohorts), default=0)
-    amplified = _epsilon(private, method.exchanges, len(cohorts), population, size) if sampled else known
+    poisson = poisson_size is not None
+    known = _epsilon(private, method.exchanges * max(rounds_of_client.values(), default=0), poisson=poisson)
+    size = max(map(len, cohorts), default=0) if poisson_size is None else poisson_size
+    amplified = known
+    if sampled or poisson:
+        amplified = _epsilon(private, method.exchanges, len(cohorts), population, size, poisson)
     return {
         "epsilon": min((e for e in (amplified, known) if e is not None), default=None),
         "epsilon_known_cohorts": known,
         "delta": private.privacy_delta,
         "clip": private.clip,
         "noise": private.noise,
+        "neighbours": "present or absent" if poisson else "replaced by others",
         "note": "" if _accounting() else "install fedflat[privacy] to have epsilon computed",
     }
 
@@ -200,9 +220,8 @@ def describe_privacy(spent: dict[str, Any]) -> str:
     if spent["note"]:
         return f"privacy: {spent['note']}"
     numbers = ("infinite" if e is None else f"{e:.3g}" for e in (spent["epsilon"], spent["epsilon_known_cohorts"]))
-    return "privacy: ε = {} ({} where the cohorts are known) at δ = {:g}, for one client's data".format(
-        *numbers, spent["delta"]
-    )
+    line = "privacy: ε = {} ({} where the cohorts are known) at δ = {:g}".format(*numbers, spent["delta"])
+    return f"{line}, for one client's data ({spent['neighbours']})"
 
 
 def _accounting() -> Any:
@@ -215,19 +234,24 @@ def _accounting() -> Any:
     return dp_accounting
 
 
-def _epsilon(private: Private, uses: int, rounds: int = 1, population: int = 1, size: int = 1) -> float | None:
+def _epsilon(
+    private: Private, uses: int, rounds: int = 1, population: int = 1, size: int = 1, poisson: bool = False
+) -> float | None:
     """Return ε after `rounds` rounds that each use the mechanism `uses` times on `size` of `population` clients.
 
-    Cohorts smaller than the population are taken as drawn without replacement. None if ε is infinite (no noise) or
-    dp-accounting is missing.
+    Cohorts smaller than the population are taken as drawn without replacement or, with `poisson`, by Poisson sampling.
+    None if ε is infinite (no noise) or dp-accounting is missing.
     """
     dp = _accounting()
     if dp is None or not private.noise:
         return None
     if not uses or not rounds:
         return 0.0
-    event = dp.SelfComposedDpEvent(dp.GaussianDpEvent(private.noise / 2), uses)
-    if size < population:
+    event = dp.SelfComposedDpEvent(dp.GaussianDpEvent(private.noise if poisson else private.noise / 2), uses)
+    if size < population and poisson:
+        event = dp.PoissonSampledDpEvent(size / population, event)
+    elif size < population:
         event = dp.SampledWithoutReplacementDpEvent(population, size, event)
-    accountant = dp.rdp.RdpAccountant(neighboring_relation=dp.NeighboringRelation.REPLACE_ONE)
+    relation = dp.NeighboringRelation.REPLACE_SPECIAL if poisson else dp.NeighboringRelation.REPLACE_ONE
+    accountant = dp.rdp.RdpAccountant(neighboring_relation=relation)
     return float(accountant.compose(event, rounds).get_epsilon(private.privacy_delta))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from fedflat.core.random import hash_words, purpose_key
 from fedflat.core.state import ClientStore
 from fedflat.core.task import Batch
 from fedflat.data.augment import normalise
-from fedflat.data.batches import ClientBatches
+from fedflat.data.batches import ClientBatches, StepCounts
 from fedflat.data.partition import class_counts, matching_test_rows
 from fedflat.engine import ENGINES
 from fedflat.engine.rounds import CohortJob, evaluate
@@ -40,14 +41,16 @@ class LocalTrainer:
         run: the run.
         epochs: local epochs of each call of `train`.
         client_rows: the rows of the training data that each client trains on.
+        step_counts: how many steps clients take, instead of `epochs` epochs.
     """
 
-    def __init__(self, run: TrainedRun, epochs: int, client_rows: Sequence[np.ndarray]) -> None:
+    def __init__(
+        self, run: TrainedRun, epochs: int, client_rows: Sequence[np.ndarray], step_counts: StepCounts | None = None
+    ) -> None:
         shared, experiment = run.built.client_data, run.experiment
         data = dataclasses.replace(shared.dataset, x=shared.x, y=shared.y)  # already on the device
-        self.client_data = ClientBatches(
-            data, client_rows, experiment.batch_size, epochs, shared.spec, shared.y.device, shared.dtype
-        )
+        how = (experiment.batch_size, epochs, shared.spec, shared.y.device, shared.dtype)
+        self.client_data = ClientBatches(data, client_rows, *how, step_counts=step_counts)
         engine = choose_engine(experiment, run.built.task, self.client_data.y.device)
         self.engine = ENGINES[engine](Method(), run.built.task, self.client_data)
         self.experiment = experiment
@@ -74,8 +77,8 @@ class LocalTrainer:
 
 def mean_participations(run: TrainedRun) -> int:
     """Return in how many rounds of the run a client took part on average, at least 1."""
-    experiment = run.experiment
-    return max(1, round(experiment.rounds * experiment.cohort / len(run.built.client_rows)))
+    participation = run.built.participation
+    return max(1, round(run.experiment.rounds * participation.size / participation.population))
 
 
 def train_local_only(
@@ -253,7 +256,8 @@ class PersonalAccuracies:
             raise UserError(None, "personalise", problem)
         row_sets = [self.samples.all_rows, *([self.samples.kept_rows] if self.task.has_head else [])]
         self.tuners = {e: [LocalTrainer(run, e, rows) for rows in row_sets] for e in stages if e}
-        self.local_trainer = LocalTrainer(run, run.experiment.local_epochs, self.samples.all_rows)
+        counts = run.built.participation.step_counts
+        self.local_trainer = LocalTrainer(run, run.experiment.epochs, self.samples.all_rows, counts)
 
     def __len__(self) -> int:
         per_client = len(self.stages) * (2 if self.task.has_head else 1) + self.alone
@@ -288,8 +292,14 @@ class PersonalAccuracies:
 
     def _local_only(self, seed: int, clients: list[int], initial: Tensor) -> Iterator[ClientAccuracy]:
         models = train_local_only(self.run, self.local_trainer, seed, clients, initial)
-        epochs = mean_participations(self.run) * self.run.experiment.local_epochs
-        yield from self._evaluate("local-only", epochs, seed, clients, models)
+        yield from self._evaluate("local-only", self._local_only_epochs(), seed, clients, models)
+
+    def _local_only_epochs(self) -> int:
+        """Return how many epochs the average client trains on its own; rounded, where the run counts steps."""
+        data, everyone = self.run.built.client_data, range(len(self.samples.all_rows))
+        steps = data.lengths([0] * len(everyone), 0, everyone)
+        epochs = [n / data.steps_per_epoch(client) for client, n in zip(everyone, steps, strict=True)]
+        return round(mean_participations(self.run) * statistics.fmean(epochs))
 
     def _evaluate(
         self, scheme: str, epochs: int, seed: int, clients: list[int], models: list[Tensor]

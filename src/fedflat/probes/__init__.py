@@ -88,7 +88,7 @@ class ProbeRunner:
             return
         if jobs[0].exchange == 0:
             self._servers_before = [trial.server for trial in trials]
-        self._begun = [(job, job.states.gather(job.clients)) for job in jobs]
+        self._begun = [(job, job.states.gather(job.clients) if job.clients else ()) for job in jobs]
 
     def end(self, trained: Sequence[TrainedCohort]) -> None:
         """Keep the local models after an exchange. Raises UserError if this process does not have all of them."""
@@ -101,7 +101,9 @@ class ProbeRunner:
 
     @torch.no_grad()
     def measure(self, trials: Sequence[Trial], history: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Return what to add to each trial's row of metrics: {"probes": {"PROBE.MEASURE": value}}, {} if none is due.
+        """Return what to add to each trial's row of metrics: {"probes": {"PROBE.MEASURE": value}}.
+
+        It is {} if none is due or no client replied.
 
         Args:
             trials: the trials after the round.
@@ -116,7 +118,7 @@ class ProbeRunner:
             for before, trial, (job, states), models in rounds
         ]
         self._servers_before, self._begun, self._local_models = [], [], []
-        return [{"probes": self._run_probes(view)} for view in views]
+        return [{"probes": self._run_probes(view)} if view.job.clients else {} for view in views]
 
     def _run_probes(self, view: RoundView) -> dict[str, Any]:
         values = {name: PROBES[name](view) for name in self._names}

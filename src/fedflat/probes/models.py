@@ -96,9 +96,7 @@ def _proximal_on_client(view: RoundView, number: int) -> Tensor:
 
 def _first_epoch(view: RoundView, number: int) -> Iterator[Batch]:
     """Return the batches of one client's first epoch in the round."""
-    client_data, job = view.client_data, view.job
-    steps = client_data.lengths([job.seed], job.round, [job.clients[number]])[0] // client_data.epochs
-    return islice(view.batches(number), steps)
+    return islice(view.batches(number), view.client_data.steps_per_epoch(view.job.clients[number]))
 
 
 def _proximal_on_batch(view: RoundView, w: Tensor, batch: Batch, state: Any) -> Tensor:

@@ -18,6 +18,7 @@ from fedflat.report.charts import Axis, Chart, ChartLine, Curves, Grid, Grids, m
 from fedflat.runs.build import load_run_dataset, partition_clients
 from fedflat.runs.config import experiment_from_dict
 from fedflat.runs.read import StoredRun, evaluated_on
+from fedflat.runs.result import bytes_per_round
 
 ROUND_AXIS = Axis("round")
 MAX_CLIENTS_SHOWN = 200  # columns of the partition chart; more would be narrower than a pixel
@@ -77,7 +78,7 @@ def _clip_band(line: ChartLine) -> ChartLine:
 def communication_chart(runs: Sequence[StoredRun]) -> Iterator[Curves]:
     """Yield the chart of accuracy against the bytes sent so far, if a run is finished.
 
-    bytes = rounds · cohort · (bytes down + bytes up per client and round)
+    bytes = rounds · (clients asked · bytes down + clients that replied · bytes up), with means per round
     """
     lines = [_against_bytes(run, number) for number, run in enumerate(runs) if run.result]
     caption = (
@@ -91,9 +92,9 @@ def communication_chart(runs: Sequence[StoredRun]) -> Iterator[Curves]:
 
 def _against_bytes(run: StoredRun, number: int) -> ChartLine:
     assert run.result
-    per_client = run.result.bytes_down_per_client_round + run.result.bytes_up_per_client_round
+    per_round = bytes_per_round(run.result, run.config["cohort"])
     line = run_line(run, number, "accuracy")
-    return dataclasses.replace(line, x=[round * per_client * run.config["cohort"] for round in line.x])
+    return dataclasses.replace(line, x=[round * per_round for round in line.x])
 
 
 def partition_chart(runs: Sequence[StoredRun]) -> tuple[list[Grids], list[str]]:

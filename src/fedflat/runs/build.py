@@ -14,12 +14,14 @@ from fedflat.core.local_training import reply_uses_steps
 from fedflat.core.task import Batch, Task, check_model_output
 from fedflat.data.augment import normalise
 from fedflat.data.batches import ClientBatches
+from fedflat.data.client_files import read_availability, read_client_settings
 from fedflat.data.dataset import Augment, Dataset, default_partition, hold_out
 from fedflat.data.load import load_dataset
 from fedflat.data.long_tail import long_tail_rows
 from fedflat.data.partition import partition_rows
 from fedflat.engine import ENGINES
 from fedflat.engine.memory import choose_state_device, estimate_memory, free_gpu_memory, keep_freed_memory
+from fedflat.engine.participation import LocalWork, Participation, cohort_size
 from fedflat.engine.processes import ProcessGroup
 from fedflat.engine.rounds import Engine, Trial
 from fedflat.errors import NOT_SHOWN, UserError, mention
@@ -39,6 +41,7 @@ class BuiltRun(NamedTuple):
         client_data: the batches of every client.
         task: the model and its loss.
         initial_params: the initial parameters [P] of every seed.
+        participation: who takes part in each round, and how long clients train.
     """
 
     dataset: Dataset
@@ -46,6 +49,7 @@ class BuiltRun(NamedTuple):
     client_data: ClientBatches
     task: Task
     initial_params: list[Tensor]
+    participation: Participation
 
     def trials(self, experiment: Experiment, state_device: torch.device | None = None) -> list[Trial]:
         """Return one trial per seed, before its first round; seeds differ in the noise of differential privacy.
@@ -76,14 +80,14 @@ def build_run(
     experiment.check()
     dataset = dataset or load_run_dataset(experiment)
     client_rows = partition_clients(experiment, dataset) if client_rows is None else client_rows
-    if experiment.cohort > len(client_rows):
-        raise UserError("cohort", experiment.cohort, f"must be at most the number of clients, {len(client_rows)}")
+    participation = build_participation(experiment, [len(rows) for rows in client_rows])
     device = choose_device(experiment.device)
     if device.type == "cpu":
         keep_freed_memory()
     largest = max(len(rows) for rows in client_rows) or experiment.batch_size  # the server of a federation has no rows
     batch_size, augment = min(experiment.batch_size, largest), _augment(experiment, dataset)
-    client_data = ClientBatches(dataset, client_rows, batch_size, experiment.local_epochs, augment, device)
+    steps = participation.step_counts
+    client_data = ClientBatches(dataset, client_rows, batch_size, experiment.epochs, augment, device, step_counts=steps)
     models = [_initial_model(experiment, dataset, seed) for seed in experiment.seeds]
     task = Task(models[0], set_precision(experiment.precision, device))
     _check_buffers(models)
@@ -92,7 +96,36 @@ def build_run(
     _check_optimiser(experiment, starts[0])
     if not isinstance(experiment.model, str):
         check_model_output(task, starts[0], _two_samples(client_data), dataset.classes)
-    return BuiltRun(dataset, client_rows, client_data, task, starts)
+    return BuiltRun(dataset, client_rows, client_data, task, starts, participation)
+
+
+def build_participation(experiment: Experiment, sizes: list[int]) -> Participation:
+    """Return who takes part in the experiment's rounds; raise UserError if the options do not fit the clients.
+
+    Args:
+        experiment: the experiment.
+        sizes: the number of samples of each client.
+    """
+    clients = len(sizes)
+    if cohort_size(experiment.cohort, clients) > clients:
+        raise UserError("cohort", experiment.cohort, f"must be at most the number of clients, {clients}")
+    availability = read_availability(experiment.availability, clients) if experiment.availability else None
+    if availability is not None and not (availability.first < experiment.rounds).any():
+        raise UserError(
+            "availability", experiment.availability, f"no client is available in rounds 1 to {experiment.rounds}"
+        )
+    return Participation(
+        sizes,
+        experiment.cohort,
+        experiment.sampling,
+        availability,
+        experiment.dropout_rate,
+        experiment.stragglers,
+        experiment.straggler_work,
+        LocalWork(experiment.epochs, experiment.local_steps),
+        experiment.batch_size,
+        read_client_settings(experiment.client_settings, clients) if experiment.client_settings else None,
+    )
 
 
 def _check_optimiser(experiment: Experiment, params: Tensor) -> None:
@@ -242,10 +275,10 @@ def client_state_device(
         engine: the engine.
         ranks: the number of processes that share the clients.
     """
-    experiment, (_, _, client_data, task, starts) = runs[0]
+    experiment, (_, _, client_data, task, starts, _) = runs[0]
     if client_data.y.device.type != "cuda":
         return None
-    trials = [(len(built.client_rows), each.cohort) for each, built in runs for _ in each.seeds]
+    trials = [(len(built.client_rows), built.participation.largest_size) for each, built in runs for _ in each.seeds]
     lanes = getattr(engine, "lanes", None) or sum(cohort for _, cohort in trials)
     optimiser = experiment.optimiser_at(0, starts[0])
     estimate = estimate_memory(experiment.method, task, client_data, starts[0], lanes, trials, ranks, optimiser)

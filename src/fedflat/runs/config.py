@@ -33,6 +33,11 @@ WRITTEN_IF_SET = (  # options that are left out where they have their default, a
     "optimiser",
     "optimiser_state",
     "clip_grad",
+    "availability",
+    "dropout_rate",
+    "stragglers",
+    "local_steps",
+    "client_settings",
 )
 
 
@@ -201,8 +206,10 @@ def experiment_to_dict(experiment: Experiment) -> dict[str, Any]:
     used |= {"validation": experiment.validation, "sampling": experiment.sampling != "uniform"}
     used["long_tail"] = experiment.long_tail != 1
     used |= {name: getattr(experiment, name) != getattr(Setting, name) for name in WRITTEN_IF_SET}
+    used |= {"straggler_work": experiment.stragglers, "local_epochs": not experiment.local_steps}
     names = [f.name for f in dataclasses.fields(Setting) if used.get(f.name, True)]
     values = {name: getattr(experiment, name) for name in names}
+    values |= {"local_epochs": experiment.epochs} if "local_epochs" in values else {}
     lists = {name: list(v) for name, v in values.items() if isinstance(v, tuple)}
     own = {name: _own_name(values[name]) for name in ("dataset", "model") if not isinstance(values[name], str)}
     return {"method": method_to_dict(experiment.method), **values, **lists, **own}

@@ -18,8 +18,11 @@ from fedflat.errors import NOT_SHOWN, UserError, mention, near_miss
 from fedflat.methods import METHODS
 from fedflat.methods.differential_privacy import check_clipped_last
 from fedflat.methods.fedavg import FedAvg
-from fedflat.options import Count, DeviceName, Index, NonNegative, Positive, Range, check, normalised_fields
+from fedflat.options import Count, DeviceName, Fraction, Index, NonNegative, Positive, Range, check, normalised_fields
 from fedflat.probes import check_probe_names
+
+DEFAULT_EPOCHS = 5  # local epochs, unless local_epochs or local_steps is given
+Share = Annotated[float, Range(0, 1, open=True)]  # of all clients
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,10 +37,19 @@ class Setting:
     """How samples are split among clients; auto is natural if the data set names their clients, else dirichlet."""
     clients: Count = 20
     """Number of clients (a natural partition takes it from the data)."""
-    cohort: Count = 5
-    """Clients that take part in each round."""
-    sampling: Literal["uniform", "released"] = "uniform"
-    """How the cohort is drawn: uniformly by the seed, or as FedSOL's released code does, alike for all seeds."""
+    cohort: Count | Share = 5
+    """Clients that take part in each round: their number, or their share of all clients (0.1)."""
+    sampling: Literal["uniform", "weighted", "poisson", "cyclic", "round-robin", "released"] = "uniform"
+    """How the cohort is drawn: uniformly, by the clients' sizes, each client on its own (poisson), in turns of fixed
+    groups (cyclic) or of new groups in every pass (round-robin), or as FedSOL's released code does."""
+    availability: str = ""
+    """CSV file with columns client, from, to: the rounds in which clients can take part; all unless given."""
+    dropout_rate: Annotated[float, Range(0, 0.99)] = 0.0
+    """Probability that the reply of a client in the cohort never arrives."""
+    stragglers: Fraction = 0.0
+    """Probability that a client in the cohort is slow."""
+    straggler_work: Fraction = 0.5
+    """Share of its local steps that a slow client takes; 0 if it misses the deadline and does not reply."""
     alpha: NonNegative = 0.1
     """Concentration of dirichlet and lda partitions; smaller is more heterogeneous."""
     shards: Count = 2
@@ -52,8 +64,12 @@ class Setting:
     """Augmentation of training images: the data set's own, crop and flip only (all of a batch alike), or none."""
     rounds: Count = 60
     """Communication rounds."""
-    local_epochs: Annotated[int, Range(1, 10_000)] = 5
-    """Passes of a client over its own data in a round."""
+    local_epochs: Annotated[int, Range(1, 10_000)] | None = None
+    """Passes of a client over its own data in a round; 5 unless local steps are given."""
+    local_steps: Count | None = None
+    """Local steps of a client in a round, instead of epochs."""
+    client_settings: str = ""
+    """CSV file with the column client and any of lr, local_epochs, local_steps: clients that differ from the others."""
     batch_size: Count = 32
     """Samples per local step; the last batch of an epoch may be smaller."""
     lr: Positive = 0.05
@@ -131,6 +147,11 @@ class Setting:
         )
         return static.with_numbers(numbers)
 
+    @property
+    def epochs(self) -> int:
+        """The local epochs: those given, or else the default."""
+        return DEFAULT_EPOCHS if self.local_epochs is None else self.local_epochs
+
     def evaluates(self, round: int) -> bool:
         """Return whether models are evaluated after this round, counted from 1."""
         return round % self.eval_every == 0 or round == self.rounds
@@ -184,6 +205,7 @@ class Experiment(Setting):
             raise UserError("seeds", self.seeds, "every seed may appear once")
         check_clipped_last(self.method)
         self._check_optimiser()
+        self._check_participation()
         check_probe_names(self.probes)
         first = min(math.lcm(self.eval_every, self.probe_every), self.rounds)
         if self.probes and not self.probing(first):
@@ -202,6 +224,14 @@ class Experiment(Setting):
         if self.optimiser_state == "keep" and self.optimiser == "sgd" and not self.momentum:
             problem = f"sgd without {mention('momentum')} has no state that could be kept"
             raise UserError("optimiser_state", self.optimiser_state, problem)
+
+    def _check_participation(self) -> None:
+        """Raise UserError for options of who takes part, and for how long, that do not fit together."""
+        if self.local_epochs and self.local_steps:
+            problem = f"cannot be used together with {mention('local_epochs', self.local_epochs)}; give one of them"
+            raise UserError("local_steps", self.local_steps, problem)
+        if self.stragglers == 1 and not self.straggler_work:
+            raise UserError("stragglers", self.stragglers, f"nobody replies with {mention('straggler_work', 0)}")
 
     def check_named(self, advice: str = "") -> None:
         """Raise UserError if `dataset` or `model` is own:NAME-CHECKSUM, which stands for a Python object.

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from fedflat.core.method import Method
-from fedflat.engine.rounds import choose_cohort
+from fedflat.engine.participation import Participation, cohort_size
 from fedflat.methods.differential_privacy import find_private, privacy_spent
 
 
@@ -31,15 +31,15 @@ class CostToReach(NamedTuple):
     models: float
 
 
-def cost_to_reach(result: Result, cohort: int, target: float) -> CostToReach | None:
+def cost_to_reach(result: Result, cohort: float, target: float) -> CostToReach | None:
     """Return what a complete run needed to reach an accuracy, None if a seed never reached it.
 
-    bytes = rounds · cohort · (down + up). FedGF, Table 4, counts models; FedGloSS, Table 5, counts rounds and the
-    bytes as a part of what FedAvg sends in all its rounds.
+    bytes = rounds · (asked · down + replied · up), with the mean numbers of clients per round. FedGF, Table 4, counts
+    models; FedGloSS, Table 5, counts rounds and the bytes as a part of what FedAvg sends in all its rounds.
 
     Args:
         result: the run's result.
-        cohort: clients per round.
+        cohort: clients per round, or their share of all clients.
         target: the accuracy, as a fraction.
     """
     rounds = result.rounds_to(target)
@@ -49,9 +49,28 @@ def cost_to_reach(result: Result, cohort: int, target: float) -> CostToReach | N
     return CostToReach(rounds, sent, sent / (4 * result.parameters))
 
 
-def bytes_per_round(result: Result, cohort: int) -> int:
-    """Return the bytes that all clients of a round receive and send."""
-    return cohort * (result.bytes_down_per_client_round + result.bytes_up_per_client_round)
+def bytes_per_round(result: Result, cohort: float) -> float:
+    """Return the bytes that all clients of a round receive and send, on average over the rounds.
+
+    Args:
+        result: the run's result.
+        cohort: clients per round, or their share of all clients; used unless the result says how many took part.
+    """
+    size = cohort_size(cohort, result.clients or 1)
+    asked = size if result.clients_asked_per_round is None else result.clients_asked_per_round
+    replied = size if result.clients_replied_per_round is None else result.clients_replied_per_round
+    return asked * result.bytes_down_per_client_round + replied * result.bytes_up_per_client_round
+
+
+def clients_per_round(participation: Participation, seeds: Sequence[int], rounds: int) -> dict[str, Any]:
+    """Return the fields of Result about the numbers of clients; {} if they are the cohort's size in every round."""
+    if participation.has_fixed_size or not rounds:
+        return {}
+    played = [(seed, r) for seed in seeds for r in range(rounds)]
+    return {
+        "clients_asked_per_round": statistics.fmean(len(participation.chosen(*each)) for each in played),
+        "clients_replied_per_round": statistics.fmean(len(participation.replying(*each)) for each in played),
+    }
 
 
 def mean_std(values: list[float]) -> tuple[float, float]:
@@ -90,6 +109,8 @@ class Result:
         clients: the number of clients, None in results of early versions.
         stopped: why training ended before its last round ("EarlyStopping: no higher accuracy in 10 evaluations"), None
             if it did not, or because every seed diverged.
+        clients_asked_per_round: mean number of clients that were sent the model; None if it is the cohort's size.
+        clients_replied_per_round: mean number of clients whose replies arrived; None if it is the cohort's size.
     """
 
     method: str
@@ -113,6 +134,8 @@ class Result:
     privacy: dict[str, Any] | None = None
     clients: int | None = None
     stopped: str | None = None
+    clients_asked_per_round: float | None = None
+    clients_replied_per_round: float | None = None
 
     @property
     def accuracy(self) -> float:
@@ -120,8 +143,9 @@ class Result:
         return self.final_accuracy
 
     def to_json(self) -> dict[str, Any]:
-        """Return the content of result.json: all fields but the history, `privacy` and `stopped` if they are None."""
-        left_out = {"history"} | {name for name in ("privacy", "stopped") if getattr(self, name) is None}
+        """Return the content of result.json: all fields but the history and special ones that are None."""
+        special = ("privacy", "stopped", "clients_asked_per_round", "clients_replied_per_round")
+        left_out = {"history", *(name for name in special if getattr(self, name) is None)}
         return {name: value for name, value in asdict(self).items() if name not in left_out}
 
     def curve(self, seed: int, key: str = "accuracy") -> list[float]:
@@ -176,22 +200,23 @@ def software_versions(processes: int = 1) -> dict[str, str]:
 
 
 def privacy_of_simulation(
-    method: Method, seeds: Sequence[int], rounds: int, population: int, size: int, sampling: str = "uniform"
+    method: Method, seeds: Sequence[int], rounds: int, participation: Participation
 ) -> dict[str, Any] | None:
     """Return what differential privacy guarantees after a simulation, None if the method does not add it.
 
-    Seeds choose other cohorts; the guarantee is that of the seed with the largest ε.
+    Seeds choose other cohorts; the guarantee is that of the seed with the largest ε. It is smaller where cohorts are
+    drawn uniformly from all clients, or by Poisson sampling, and the draw is secret. All other cohorts count as known.
 
     Args:
         method: the method.
         seeds: the seeds.
         rounds: rounds that were trained.
-        population: the number of clients.
-        size: clients per round.
-        sampling: how cohorts are drawn; "released" ones are public, so that the draw hides nobody.
+        participation: who took part.
     """
     if find_private(method) is None:
         return None
-    cohorts = [[choose_cohort(seed, r, population, size, sampling) for r in range(rounds)] for seed in seeds]
-    spent = [privacy_spent(method, each, population, sampled=sampling == "uniform") for each in cohorts]
+    cohorts = [[participation.replying(seed, r) for r in range(rounds)] for seed in seeds]
+    uniform = participation.sampling == "uniform" and participation.availability is None
+    known = (participation.population, uniform, participation.expected_size)
+    spent = [privacy_spent(method, each, *known) for each in cohorts]
     return max((each for each in spent if each), key=lambda each: each["epsilon"] or 0.0, default=None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,10 +22,10 @@ from fedflat.engine.rounds import (
     Engine,
     TrainedCohort,
     Trial,
-    choose_cohort,
     cohort_jobs,
     evaluate,
     evaluation_task,
+    train_cohorts,
     update_servers,
 )
 from fedflat.probes import ProbeRunner, refuse_probes
@@ -35,7 +35,7 @@ from fedflat.runs.config import dump_experiment, method_to_dict
 from fedflat.runs.experiment import Experiment
 from fedflat.runs.folder import RunFolder, trial_tensors
 from fedflat.runs.interrupt import InterruptAfterRound, Interrupted
-from fedflat.runs.result import Result, privacy_of_simulation, software_versions, summarise_history
+from fedflat.runs.result import Result, clients_per_round, privacy_of_simulation, software_versions, summarise_history
 from fedflat.runs.shared_folder import SharedFolder, open_folder
 
 CHECKPOINT_SHARE = 20  # saving checkpoints may take about one part in this many of the time
@@ -61,19 +61,18 @@ def metrics_row(task: Task, trial: Trial, test: Batch, played: int, seconds: flo
 
 def expected_steps(experiment: Experiment, built: BuiltRun) -> list[list[int]]:
     """Return the numbers of local steps of the clients of all seeds, for each of the first rounds."""
-    return [_steps_in_round(experiment, built, round) for round in range(min(experiment.rounds, EXPECTED_ROUNDS))]
+    return [steps_in_round(experiment, built, round) for round in range(min(experiment.rounds, EXPECTED_ROUNDS))]
 
 
-def _cohorts(experiment: Experiment, built: BuiltRun, round: int) -> list[list[int]]:
-    """The cohort of every seed in a round."""
-    clients, size, sampling = len(built.client_rows), experiment.cohort, experiment.sampling
-    return [choose_cohort(seed, round, clients, size, sampling) for seed in experiment.seeds]
-
-
-def _steps_in_round(experiment: Experiment, built: BuiltRun, round: int) -> list[int]:
-    """The number of local steps of every client of every seed in a round."""
-    cohorts = zip(experiment.seeds, _cohorts(experiment, built, round), strict=True)
+def steps_in_round(experiment: Experiment, built: BuiltRun, round: int) -> list[int]:
+    """Return the number of local steps of every client of every seed that replies in a round."""
+    cohorts = [(seed, built.participation.replying(seed, round)) for seed in experiment.seeds]
     return [n for seed, cohort in cohorts for n in built.client_data.lengths([seed] * len(cohort), round, cohort)]
+
+
+def occupied_rounds(rounds: Iterable[Sequence[int]]) -> list[Sequence[int]]:
+    """Return the rounds in which somebody trains; one round of one client with one step if there is none."""
+    return [steps for steps in rounds if steps] or [[1]]
 
 
 class Training:
@@ -117,7 +116,7 @@ class Training:
 
     def _build_engine(self) -> Engine:
         engine = build_engine(self.experiment, self.built, self.processes)
-        engine.prepare(expected_steps(self.experiment, self.built))
+        engine.prepare(occupied_rounds(expected_steps(self.experiment, self.built)))
         return engine
 
     def _new_trials(self) -> list[Trial]:
@@ -160,7 +159,7 @@ class Training:
         self.last_cohort = None
         for exchange in range(self.experiment.method.exchanges):
             jobs = self.begin_exchange(exchange)
-            trained = self.engine.train(jobs)
+            trained = train_cohorts(self.experiment.method, self.engine, jobs)
             self.finish_exchange(trained)
             if self.keeps_local_models:
                 self.last_cohort = jobs[0], trained[0]
@@ -168,11 +167,13 @@ class Training:
 
     def begin_exchange(self, exchange: int) -> list[CohortJob]:
         """Return the jobs of one exchange of this round for the engine, one per seed."""
-        experiment, r = self.experiment, self.round
-        population, cohorts = len(self.built.client_rows), _cohorts(experiment, self.built, r)
+        experiment, who, r = self.experiment, self.built.participation, self.round
+        cohorts = [who.replying(seed, r) for seed in experiment.seeds]
         optimiser = experiment.optimiser_at(r, self.built.initial_params[0])
         weights = [self._weights(c) for c in cohorts]
-        jobs = cohort_jobs(experiment.method, self.trials, r, exchange, cohorts, weights, population, optimiser)
+        rest = (cohorts, weights, who.population, optimiser, who.expected_size)
+        jobs = cohort_jobs(experiment.method, self.trials, r, exchange, *rest)
+        jobs = [job._replace(optimiser=who.with_client_lrs(optimiser, experiment.lr, job.clients)) for job in jobs]
         self.probe_runner.begin(self.trials, jobs)
         return jobs
 
@@ -183,7 +184,7 @@ class Training:
 
     def end_round(self) -> None:
         """Count the round and its local steps."""
-        self.steps += sum(_steps_in_round(self.experiment, self.built, self.round)) * self.experiment.method.exchanges
+        self.steps += sum(steps_in_round(self.experiment, self.built, self.round)) * self.experiment.method.exchanges
         self.round += 1
 
     def after_round(self, seconds: float) -> None:
@@ -275,12 +276,10 @@ class Training:
             parameters=self.built.task.size,
             versions=software_versions(self.processes.size),
             history=self.history,
-            privacy=privacy
-            or privacy_of_simulation(
-                experiment.method, seeds, self.round, clients, experiment.cohort, experiment.sampling
-            ),
+            privacy=privacy or privacy_of_simulation(experiment.method, seeds, self.round, self.built.participation),
             clients=clients,
             stopped=stopped,
+            **clients_per_round(self.built.participation, seeds, self.round),
             **summarise_history(self.history, seeds),
         )
         if self.folder:

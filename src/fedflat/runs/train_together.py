@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from fedflat.data.batches import ClientBatches
+from fedflat.data.batches import ClientBatches, StepCounts
 from fedflat.engine.memory import explain_out_of_memory
 from fedflat.engine.processes import SINGLE_PROCESS
-from fedflat.engine.rounds import ClientStates, CohortJob, Engine
+from fedflat.engine.rounds import ClientStates, CohortJob, Engine, train_cohorts
 from fedflat.errors import NOT_SHOWN, UserError
 from fedflat.runs.build import (
     BuiltRun,
@@ -34,7 +34,7 @@ from fedflat.runs.config import dump_experiment, experiment_to_dict
 from fedflat.runs.experiment import Experiment
 from fedflat.runs.folder import RunFolder
 from fedflat.runs.result import Result
-from fedflat.runs.train import Training, Watcher, expected_steps
+from fedflat.runs.train import Training, Watcher, expected_steps, occupied_rounds
 
 MAY_DIFFER = (
     "partition",
@@ -78,7 +78,7 @@ def run_together(
         ]
         engine = build_engine(experiments[0], _all_clients(built_runs), SINGLE_PROCESS)
         steps_by_round = zip(*(expected_steps(*run) for run in runs), strict=True)
-        engine.prepare([[*chain.from_iterable(steps)] for steps in steps_by_round])
+        engine.prepare(occupied_rounds([*chain.from_iterable(steps)] for steps in steps_by_round))
         state_device, test = client_state_device(runs, engine), built_runs[0].client_data.test()
         folder_or_none: Sequence[RunFolder | None] = opened or [None] * len(runs)
         trainings = [
@@ -109,10 +109,24 @@ def _all_clients(built_runs: Sequence[BuiltRun]) -> BuiltRun:
     first, batch_size = built_runs[0].client_data, max(built.client_data.batch_size for built in built_runs)
     rows = [rows for built in built_runs for rows in built.client_rows]
     numbers = np.concatenate([np.arange(len(built.client_rows)) for built in built_runs]).tolist()
-    client_data = ClientBatches(
-        first.dataset, rows, batch_size, first.epochs, first.spec, first.y.device, client_numbers=numbers
-    )
+    how = (batch_size, first.epochs, first.spec, first.y.device, first.dtype, numbers, _joined_step_counts(built_runs))
+    client_data = ClientBatches(first.dataset, rows, *how)
     return built_runs[0]._replace(client_rows=rows, client_data=client_data)
+
+
+def _joined_step_counts(built_runs: Sequence[BuiltRun]) -> StepCounts:
+    """Return the step counts of clients that are numbered as among the clients of all experiments."""
+    known = [(built.participation, client) for built in built_runs for client in range(len(built.client_rows))]
+
+    def step_counts(seeds: Sequence[int], round: int, clients: Sequence[int]) -> list[int]:
+        steps: dict[int, int] = {}
+        for participation in dict.fromkeys(known[client][0] for client in clients):
+            own = [(n, known[client][1]) for n, client in enumerate(clients) if known[client][0] is participation]
+            counts = participation.step_counts([seeds[n] for n, _ in own], round, [client for _, client in own])
+            steps |= {n: count for (n, _), count in zip(own, counts, strict=True)}
+        return [steps[n] for n in range(len(clients))]
+
+    return step_counts
 
 
 def _finish(trainings: Sequence[Training], engine: Engine, watch: Watcher) -> list[Result]:
@@ -143,7 +157,7 @@ def _play_round(trainings: Sequence[Training], offsets: Sequence[int], engine: E
     for exchange in range(trainings[0].experiment.method.exchanges):
         jobs = [training.begin_exchange(exchange) for training in trainings]
         shifted = [_shift_job(job, offset) for own, offset in zip(jobs, offsets, strict=True) for job in own]
-        trained = iter(engine.train(shifted))
+        trained = iter(train_cohorts(trainings[0].experiment.method, engine, shifted))
         for training, own in zip(trainings, jobs, strict=True):
             training.finish_exchange([next(trained) for _ in own])
     for training in trainings:

@@ -1,0 +1,136 @@
+"""Engines agree whoever takes part: every sampling, lost replies, stragglers, rounds without replies, local steps."""
+
+from __future__ import annotations
+
+from typing import Any, get_args, get_type_hints
+
+import numpy as np
+import pytest
+import tiny_problem as tiny
+import torch
+from torch import Tensor
+
+import fedflat as ff
+from fedflat.core.method import Method
+from fedflat.data.batches import ClientBatches
+from fedflat.data.client_files import Availability, ClientSetting
+from fedflat.engine import ENGINES
+from fedflat.engine.participation import LocalWork, Participation
+from fedflat.engine.rounds import Trial, cohort_jobs, train_cohorts, update_servers
+from fedflat.runs.experiment import Setting
+
+SAMPLINGS = get_args(get_type_hints(Setting)["sampling"])
+METHODS = {"fedavg": ff.FedAvg(), "scaffold": ff.SCAFFOLD(), "fedgloss": ff.FedGloSS(), "fednova": ff.FedNova()}
+LOSSES: dict[str, Any] = {"dropout_rate": 0.2, "stragglers": 0.4, "straggler_work": 0.5}
+OWN = {0: ClientSetting(None, 3, None), 2: ClientSetting(0.3, None, 7)}
+TRACE = Availability(np.array([0, 1, 2, 3]), np.array([0, 1, 0, 3]), np.array([9, 2, 1, 9]))
+ROUNDS = 5
+
+
+def participation(sampling: str = "uniform", **more: Any) -> Participation:
+    how: dict[str, Any] = {"work": LocalWork(2), "batch_size": 4, **LOSSES, **more}
+    return Participation(list(tiny.RAGGED), 2, sampling, **how)
+
+
+def source(who: Participation) -> ClientBatches:
+    plain = tiny.client_data()
+    parts = np.split(np.arange(sum(tiny.RAGGED)), np.cumsum(tiny.RAGGED)[:-1])
+    return ClientBatches(plain.dataset, parts, 4, 2, dtype=torch.float64, step_counts=who.step_counts)
+
+
+def train(
+    method: Method, who: Participation, engine: str, rounds: range, trials: list[Trial] | None = None
+) -> list[Trial]:
+    """Play rounds of two seeds."""
+    data = source(who)
+    trials = trials or [Trial(seed, method, tiny.params(seed=seed)) for seed in (0, 1)]
+    runner = ENGINES[engine](method, tiny.task(), data)
+    for r in rounds:
+        cohorts = [who.replying(trial.seed, r) for trial in trials]
+        weights = [data.sizes[cohort].double() for cohort in cohorts]
+        for exchange in range(method.exchanges):
+            rest = (cohorts, weights, who.population, tiny.sgd(), who.expected_size)
+            jobs = cohort_jobs(method, trials, r, exchange, *rest)
+            own = [who.with_client_lrs(job.optimiser, 0.1, job.clients) for job in jobs]
+            jobs = [job._replace(optimiser=optimiser) for job, optimiser in zip(jobs, own, strict=True)]
+            update_servers(method, trials, train_cohorts(method, runner, jobs))
+    return trials
+
+
+def assert_same(ours: list[Trial], theirs: list[Trial], tolerance: float = 1e-10) -> None:
+    for one, other in zip(ours, theirs, strict=True):
+        named = other.pack()
+        assert one.pack().keys() == named.keys()
+        for name, tensor in one.pack().items():
+            torch.testing.assert_close(tensor, named[name], rtol=0, atol=tolerance, msg=name)
+
+
+@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_engines_agree_on_every_sampling(method: Method, sampling: str) -> None:
+    who = participation(sampling)
+    sizes = {len(who.replying(seed, r)) for seed in (0, 1) for r in range(ROUNDS)}
+    assert len(sizes) > 1, "cohorts of different sizes"
+    assert_same(train(method, who, "batched", range(ROUNDS)), train(method, who, "sequential", range(ROUNDS)))
+
+
+@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+def test_engines_agree_on_traces_deadlines_and_local_steps(method: Method) -> None:
+    more = {"availability": TRACE, "straggler_work": 0.0, "work": LocalWork(0, 5), "settings": OWN}
+    who = participation("poisson", **more)
+    assert any(not who.replying(seed, r) for seed in (0, 1) for r in range(ROUNDS)), "a round without replies"
+    assert_same(train(method, who, "batched", range(ROUNDS)), train(method, who, "sequential", range(ROUNDS)))
+
+
+def test_stop_and_resume_changes_nothing() -> None:
+    method, who = ff.SCAFFOLD(), participation("poisson")
+    whole, half = (train(method, who, "sequential", range(n)) for n in (ROUNDS, 2))
+    resumed = [Trial(seed, method, torch.zeros_like(tiny.params())) for seed in (0, 1)]
+    for trial, stopped in zip(resumed, half, strict=True):
+        trial.unpack(stopped.pack())
+    assert_same(train(method, who, "sequential", range(2, ROUNDS), resumed), whole, tolerance=0)
+
+
+@pytest.mark.parametrize("method", [ff.FedDyn(), ff.SCAFFOLD(), ff.FedGloSS(), ff.FedGF(), ff.FedSMOO()])
+def test_a_round_without_replies_leaves_the_server_as_it_is(method: Method) -> None:
+    nobody = Availability(np.array([0]), np.array([99]), np.array([99]))
+    (after, _), fresh = (
+        train(method, participation(availability=nobody), "batched", range(2)),
+        Trial(0, method, tiny.params()),
+    )
+    assert_same([after], [fresh], tolerance=0)
+
+
+def test_noise_is_added_in_a_round_without_replies_and_divided_by_the_mean_size() -> None:
+    """Otherwise the model would tell who took part: whether anybody did, or how many."""
+    nobody = Availability(np.array([0]), np.array([99]), np.array([99]))
+    method = ff.Private(clip=2.0, noise=3.0)
+    (trial, _) = train(method, participation("poisson", availability=nobody), "batched", range(1))
+    noise: Tensor = trial.server.params - tiny.params()
+    assert float(noise.std()) == pytest.approx(3.0 * 2.0 / 2, rel=0.5), "z C / 2 for two clients on average"
+    quiet = ff.Private(clip=1e9, noise=0.0)
+    one = Availability(np.array([1]), np.array([0]), np.array([99]))
+    who = participation("poisson", availability=one, dropout_rate=0.0, stragglers=0.0)
+    r = next(r for r in range(20) if who.replying(0, r))
+    private, plain = (train(m, who, "batched", range(r + 1))[0].server.params for m in (quiet, ff.FedAvg()))
+    first = tiny.params()
+    torch.testing.assert_close(private - first, (plain - first) / 2, rtol=0, atol=1e-12)
+
+
+def test_duals_count_the_clients_that_replied() -> None:
+    """FedDyn's h moves by the sum of the replies over N, SCAFFOLD's c too, whatever the number of replies."""
+    method = ff.SCAFFOLD()
+    who = participation(dropout_rate=0.5, stragglers=0.0)
+    r = next(r for r in range(50) if len(who.replying(0, r)) == 1)
+    trial = train(method, who, "sequential", range(r, r + 1))[0]
+    kept = trial.clients.gather(who.replying(0, r)).c[0]
+    torch.testing.assert_close(trial.server.c, kept / 4, rtol=0, atol=1e-12)
+
+
+def test_steps_are_the_first_ones_of_the_epochs() -> None:
+    """Seven steps are the first seven of the epochs' order; three epochs of it hold every sample three times."""
+    steps = source(participation(work=LocalWork(0, 7), stragglers=0.0)).plan([0], 2, [2])
+    epochs = source(participation(work=LocalWork(3), stragglers=0.0)).plan([0], 2, [2])
+    assert steps.rows.shape[1] == 7
+    for few, many in zip(steps, epochs, strict=True):
+        assert torch.equal(few, many[:, :7])
