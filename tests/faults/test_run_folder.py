@@ -35,27 +35,26 @@ def test_other_configuration(interrupted: Path, capsys) -> None:
 
 
 def test_what_differs_and_how_to_continue(interrupted: Path, capsys) -> None:
-    """fedflat run METHOD --out DIR --resume without the options it was begun with."""
+    """Options that are not given are the folder's; what cannot change is named with both values."""
     capsys.readouterr()
-    assert main(["run", "fedgloss", "--rho", "0.7", "--out", str(interrupted), "--resume"]) == 2
+    assert main(["run", "fedgloss", "--rho", "0.7", "--lr", "0.2", "--out", str(interrupted), "--resume"]) == 2
     err = capsys.readouterr().err
-    for text in ("--rounds: 6 in the folder, 60 given", "--rho: ", " in the folder, 0.7 given", "--model: mlp in"):
+    for text in ("--rho: ", " in the folder, 0.7 given", "--lr: 0.05 in the folder, 0.2 given"):
         assert text in err
-    assert "--engine" not in err, "any engine may continue"
-    assert "--lr:" not in err, "is the same in both"
+    assert "--rounds" not in err, "is the folder's"
     assert main(shlex.split(err.partition("or continue that one: fedflat ")[2])) == 0
 
 
 def test_differences_by_name() -> None:
     stored = "method: {name: fedavgm, beta: 0.9, inner: {name: fedsol, rho: 2.0}}\nseeds: [0, 1]\nlr: 0.1"
-    given = "method: {name: fedadam, beta: 0.9, inner: {name: fedsol, rho: 1.0}}\nseeds: [0]\nlr: 0.1\nprobes: [drift]"
+    given = "method: {name: fedavgm, beta: 0.9, inner: {name: fedsol, rho: 1.0}}\nseeds: [0]\nlr: 0.1\nprobes: [drift]"
     differences = [UserError(None, "", text).message(flag_spelling) for text in config_differences(stored, given)]
     assert [text.removeprefix(": ") for text in differences] == [
-        "method: fedavgm in the folder, fedadam given",
         "inner --rho: 2.0 in the folder, 1.0 given",
         "--seeds: 0 1 in the folder, 0 given",
         "--probes: none in the folder, drift given",
     ]
+    assert config_differences("method: fedavg", "method: fedprox")[0].endswith(": fedavg in the folder, fedprox given")
     for damaged in ("lr: [", "- lr", ""):
         assert config_differences(damaged, given) == ["its config.yaml cannot be read"]
 
@@ -63,10 +62,11 @@ def test_differences_by_name() -> None:
 def test_comparison_of_other_options(tmp_path: Path, capsys) -> None:
     words = ["compare", "fedavg", "--out", str(tmp_path / "some folder")]
     assert main([*words, *SMALL]) == 0
+    assert main([*words, "--resume"]) == 0
     capsys.readouterr()
-    assert main([*words, "--resume"]) == 2
+    assert main([*words, "--resume", "--clients", "5"]) == 2
     err = capsys.readouterr().err
-    assert "--rounds: 6 in the folder, 60 given" in err
+    assert "--clients: 4 in the folder, 5 given" in err
     assert main(shlex.split(err.partition("or continue that one: fedflat ")[2])) == 0
 
 
@@ -81,8 +81,7 @@ def test_a_folder_without_training_may_be_used_by_another_run(tmp_path: Path) ->
 
 def test_complete_run(interrupted: Path, capsys) -> None:
     assert main([*RUN, "--out", str(interrupted), "--resume"]) == 0
-    refused([*RUN, "--resume"], interrupted, "complete run", capsys)
-    refused(RUN, interrupted, "complete run", capsys)
+    refused(RUN, interrupted, "holds a complete run; choose another folder, or add --resume", capsys)
 
 
 @pytest.mark.parametrize("damage", ["truncated", "flipped", "garbage", "empty"])

@@ -22,7 +22,6 @@ def damage_checkpoint(run: Path) -> None:
 
 
 DAMAGE = {
-    "unfinished": (lambda run: (run / "result.json").unlink(), "no complete run"),
     "torn checkpoint": (damage_checkpoint, "damaged"),
     "no checkpoint": (lambda run: shutil.rmtree(run / "checkpoint"), "missing or damaged"),
     "no config": (lambda run: (run / "config.yaml").unlink(), "not a run folder"),

@@ -167,7 +167,7 @@ def test_wrong_options_are_refused(folder, options, message):
 
 
 def test_wrong_folders_are_refused(tmp_path):
-    with pytest.raises(UserError, match="holds no complete run"):
+    with pytest.raises(UserError, match="holds no run that has trained"):
         personalise(tmp_path)
 
 

@@ -168,7 +168,7 @@ class RunFiles:
     out: Path | None = None
     """Folder for the results; runs/METHOD-DATE-TIME unless given."""
     resume: bool = False
-    """Continue what was interrupted in the folder given by --out."""
+    """Continue the run in the folder of --out, with its options; more rounds or seeds extend it, also if complete."""
     target: Fraction = 0.8
     """Accuracy for which the rounds until it is first reached are counted."""
     stop_at_accuracy: Fraction | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
 
@@ -22,7 +22,14 @@ from fedflat.methods.differential_privacy import describe_privacy
 from fedflat.progress import TrainingBar
 from fedflat.runs.build import build_run
 from fedflat.runs.callbacks import Callback
-from fedflat.runs.config import dump_experiment, load_experiment, method_to_dict, same_run
+from fedflat.runs.config import (
+    MAY_CHANGE,
+    dump_experiment,
+    growing_options,
+    load_experiment,
+    method_to_dict,
+    same_run,
+)
 from fedflat.runs.experiment import Experiment, Setting
 from fedflat.runs.folder import OtherRunError
 from fedflat.runs.result import Result
@@ -95,10 +102,10 @@ def run_command(words: list[str]) -> None:
     names, flags = split_positionals(words)
     if len(names) > 1:
         raise UserError(None, f"run {' '.join(names)}", "give one method; several are for fedflat compare")
-    if not names and not _has_flag(flags, "--config", "--help", "-h"):
+    if not names and not _has_flag(flags, "--config", "--resume", "--help", "-h"):
         example = "name a method first, for example fedflat run fedsol"
         raise UserError(None, "run", f"{example}; methods are {', '.join(METHODS)}")
-    base = _config_file(flags)
+    base = _base_experiment(flags, [""])
     method = _choose_method(names[0], base.method) if names else base.method
     methods = f"Train one method: {', '.join(METHODS)}. fedflat run METHOD --help shows its own flags as well."
     about = f"Train {summary_line(type(method))}" if names else methods
@@ -123,7 +130,7 @@ def compare_command(words: list[str]) -> None:
         raise UserError(None, "compare", "name the methods first, for example fedflat compare fedavg fedsol:rho=2")
     if len(set(names)) < len(names):
         raise UserError(None, f"compare {' '.join(names)}", "every method may appear once")
-    base = _config_file(flags)
+    base = _base_experiment(flags, map(slug, names))
     methods = [parse_method(name) for name in names]
     about = f"Train several methods (NAME or NAME:rho=2,...) and compare them: {', '.join(METHODS)}."
     options = parse_flags(None, base, CompareFiles, flags, "fedflat compare METHOD METHOD ...", about)
@@ -204,18 +211,20 @@ def _finished_result(experiment: Experiment, folder: Path, resume: bool) -> Resu
 
     Raises UserError if the options cannot be used or the folder belongs to another run.
     """
-    from fedflat.runs.read import read_stored_run
+    from fedflat.runs.read import finished_result
 
     experiment.check()
-    config = folder / "config.yaml"
+    config, given = folder / "config.yaml", dump_experiment(experiment)
     if not config.exists():
         return None
     if not resume:
         problem = f"already holds {folder.name}; add {mention('resume')} or choose another folder"
         raise UserError("out", folder.parent, problem)
-    if not same_run(stored := config.read_text(encoding="utf-8", errors="replace"), dump_experiment(experiment)):
-        raise OtherRunError(folder, stored, dump_experiment(experiment))
-    return read_stored_run(folder).result if (folder / "result.json").exists() else None
+    stored = config.read_text(encoding="utf-8", errors="replace")
+    may_differ = (*MAY_CHANGE, *growing_options(stored, given))
+    if not same_run(stored, given, may_differ):
+        raise OtherRunError(folder, stored, given, may_differ)
+    return finished_result(folder, experiment)
 
 
 def _has_flag(words: Iterable[str], *flags: str) -> bool:
@@ -223,13 +232,28 @@ def _has_flag(words: Iterable[str], *flags: str) -> bool:
     return any(word.partition("=")[0] in flags for word in words)
 
 
-def _config_file(flags: list[str]) -> Experiment:
-    """The experiment in the file of --config, or the defaults."""
+def _flag_value(flags: Sequence[str], name: str) -> str:
+    """The value of a flag, '' if it is not given."""
     for word, value in pairwise([*flags, ""]):
-        if word == "--config" and value:
-            return load_experiment(Path(value))
-        if word.startswith("--config="):
-            return load_experiment(Path(word.removeprefix("--config=")))
+        if word == name or word.startswith(f"{name}="):
+            return value if word == name else word.removeprefix(f"{name}=")
+    return ""
+
+
+def _base_experiment(flags: list[str], runs: Iterable[str]) -> Experiment:
+    """The options of --config, or with --resume those of the first run in the folder of --out, or the defaults.
+
+    Args:
+        flags: the words of the command line from the first flag on.
+        runs: the folders of runs in that of --out.
+    """
+    if config := _flag_value(flags, "--config"):
+        return load_experiment(Path(config))
+    out = _flag_value(flags, "--out") if _has_flag(flags, "--resume") else ""
+    for path in (Path(out) / name / "config.yaml" for name in runs if out):
+        with suppress(UserError):  # the run's folder is refused with the reason
+            if path.exists():
+                return load_experiment(path)
     return Experiment()
 
 

@@ -72,7 +72,7 @@ class Analysis(NamedTuple):
 def analyse(
     runs: Folders, settings: AnalysisSettings | None = None, dataset: Dataset | None = None, model: Any = None
 ) -> Analysis:
-    """Measure how flat the loss is around the final models of finished runs, as `fedflat analyse` does.
+    """Measure how flat the loss is around the last models of runs, as `fedflat analyse` does.
 
     The results are written to analysis/NAME.json and analysis/NAME.csv in each run's folder.
 

@@ -151,15 +151,15 @@ class FinishedRun:
         They are those of the setting `clients`, else `default`, else the cohort of the round after the last.
         If nobody would reply in that round, they are drawn uniformly.
         """
-        population, experiment = len(self.client_rows), self.trained.experiment
+        population = len(self.client_rows)
         for client in self.settings.clients:
             if client >= population:
                 raise UserError("clients", client, f"run {self.path} has clients 0 to {population - 1}")
         if chosen := list(dict.fromkeys(self.settings.clients)) or default:
             return list(chosen)
         participation = self.trained.built.participation
-        next_cohort = participation.replying(trial.seed, experiment.rounds)
-        return next_cohort or choose_cohort(trial.seed, experiment.rounds, population, participation.size)
+        next_cohort = participation.replying(trial.seed, self.trained.rounds)
+        return next_cohort or choose_cohort(trial.seed, self.trained.rounds, population, participation.size)
 
     def local_data(self, client: int) -> Objective:
         """Return the mean loss F_i over a client's training samples."""
@@ -185,12 +185,12 @@ class FinishedRun:
         sizes = [len(self.client_rows[c]) if experiment.weights == "examples" else 1 for c in clients]
         device, dtype = built.client_data.y.device, built.client_data.dtype
         weights = send_to_device(sizes, device, dtype)
-        optimiser = experiment.optimiser_at(experiment.rounds, weights)
+        optimiser = experiment.optimiser_at(self.trained.rounds, weights)
         trained = play_round(
             experiment.method,
             Sequential(experiment.method, built.task, built.client_data),
             [copy.deepcopy(trial)],
-            experiment.rounds,
+            self.trained.rounds,
             [clients],
             [weights],
             len(self.client_rows),

@@ -78,7 +78,7 @@ class LocalTrainer:
 def mean_participations(run: TrainedRun) -> int:
     """Return in how many rounds of the run a client took part on average, at least 1."""
     participation = run.built.participation
-    return max(1, round(run.experiment.rounds * participation.size / participation.population))
+    return max(1, round(run.rounds * participation.size / participation.population))
 
 
 def train_local_only(
@@ -98,7 +98,7 @@ def train_local_only(
     """
     rounds, models = mean_participations(run), [start] * len(clients)
     for r in range(rounds):
-        lr = run.experiment.lr_at(r * run.experiment.rounds / rounds)
+        lr = run.experiment.lr_at(r * run.rounds / rounds)
         models = trainer.train(seed, r, clients, models, lr)
     return models
 
@@ -197,7 +197,7 @@ def personalise(
     """Fine-tune the final model of a run for every client, and measure it on the client's label mix (FedSOL, Table 9).
 
     Args:
-        run: the folder of a finished run.
+        run: the folder of a run; of an unfinished one the last checkpoint is used.
         epochs: measure after each of these numbers of epochs; 0, the global model, is always among them.
         alone: whether to add models that clients train without federation, which costs as much as the run.
         lr: the learning rate of fine-tuning; the run's first one by default.
@@ -287,7 +287,7 @@ class PersonalAccuracies:
         """Return the clients' models after training on all their rows and, for kNN-Per, on the kept rows."""
         if not epochs:
             return [starts, starts]
-        round_after_last = self.run.experiment.rounds
+        round_after_last = self.run.rounds
         return [tuner.train(seed, round_after_last, clients, starts, self.lr) for tuner in self.tuners[epochs]]
 
     def _local_only(self, seed: int, clients: list[int], initial: Tensor) -> Iterator[ClientAccuracy]:

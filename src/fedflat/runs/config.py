@@ -39,6 +39,7 @@ WRITTEN_IF_SET = (  # options that are left out where they have their default, a
     "local_steps",
     "client_settings",
 )
+MAY_GROW = ("rounds", "seeds")  # options that may grow: more rounds, seeds beside the old ones
 
 
 class _Loader(yaml.SafeLoader):
@@ -112,6 +113,25 @@ def config_differences(
         return ["its config.yaml cannot be read"]
     names = [name for name in new | old if old.get(name) != new.get(name)]
     return [f"{name}: {_value_text(old, name)} in the {where}, {_value_text(new, name)} given" for name in names]
+
+
+def growing_options(stored: str, given: str, may_grow: Collection[str] = MAY_GROW, trained: int = 0) -> tuple[str, ...]:
+    """Return which options of MAY_GROW may differ in two configurations, if `given` is to continue a run of `stored`.
+
+    Args:
+        stored: the configuration of the run.
+        given: the configuration with which it is continued.
+        may_grow: which options may grow at all.
+        trained: the rounds that are trained; `rounds` may be fewer than before, but not fewer than these. The cosine
+            schedule of learning rates depends on the number of rounds, which may not change then.
+    """
+    old, new = _parse_options(stored) or {}, _parse_options(given) or {}
+    seeds = old.get("seeds")
+    keeps = {
+        "rounds": new.get("rounds", 0) >= trained and new.get("lr_schedule") != "cosine",
+        "seeds": isinstance(seeds, list) and all(seed in new.get("seeds", ()) for seed in seeds),
+    }
+    return tuple(name for name in may_grow if keeps[name])
 
 
 def _parse_options(text: str) -> dict[str, Any] | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 import sys
 from collections.abc import Collection, Iterable, Mapping
 from itertools import accumulate, pairwise
@@ -22,16 +23,24 @@ from torch import Tensor
 from fedflat.core.state import checksum
 from fedflat.errors import UserError, mention
 from fedflat.files import remove_leftovers, replace_file, sync_folder
-from fedflat.runs.config import MAY_CHANGE, config_differences, is_unedited, same_run
+from fedflat.runs.config import MAY_CHANGE, config_differences, growing_options, is_unedited, parse_yaml, same_run
 
 
-def checkpoint_mismatch(checkpoint: Path, config: str, ignored: Collection[str] = MAY_CHANGE) -> str:
+def checkpoint_mismatch(
+    checkpoint: Path, config: str, ignored: Collection[str] = MAY_CHANGE, may_grow: Collection[str] = ()
+) -> str:
     """Return why a checkpoint does not belong to a configuration, '' if it does.
 
     A checkpoint of an early version, which does not name its configuration, belongs to any.
+
+    Args:
+        checkpoint: the file.
+        config: the configuration.
+        ignored: options that may differ.
+        may_grow: options that may have grown since, of MAY_GROW.
     """
-    with safe_open(checkpoint, "pt") as file:
-        stored = file.metadata().get("config", "")
+    stored = checkpoint_config(checkpoint)
+    ignored = (*ignored, *growing_options(stored, config, may_grow, trained_rounds(checkpoint)))
     if not stored or same_run(stored, config, ignored):
         return ""
     differences = "; ".join(config_differences(stored, config, "checkpoint", ignored))
@@ -39,6 +48,35 @@ def checkpoint_mismatch(checkpoint: Path, config: str, ignored: Collection[str] 
         f"its checkpoint does not belong to this configuration ({differences}); "
         "go back to the one that it was trained with"
     )
+
+
+def checkpoint_config(checkpoint: Path) -> str:
+    """Return the configuration in a checkpoint's metadata, '' if there is none."""
+    try:
+        with safe_open(checkpoint, "pt") as file:
+            return (file.metadata() or {}).get("config", "")
+    except (SafetensorError, OSError):
+        return ""
+
+
+def trained_rounds(checkpoint: Path) -> int:
+    """Return the round of a checkpoint, 0 if there is none or it is damaged."""
+    try:
+        with safe_open(checkpoint, "pt") as file:
+            return int(file.get_tensor("counters")[0])
+    except (SafetensorError, OSError, ValueError, IndexError):
+        return 0
+
+
+def has_training(folder: Path) -> bool:
+    """Return whether a folder holds a run that has trained: metrics, a checkpoint or a result."""
+    files = ("metrics.jsonl", "checkpoint/state.safetensors", "result.json")
+    return any((folder / name).exists() and (folder / name).stat().st_size for name in files)
+
+
+def trained_seeds(names: Iterable[str]) -> list[int]:
+    """Return the seeds in a checkpoint, given the names of its tensors."""
+    return sorted({int(name.split(".")[1]) for name in names if name.startswith("trial.")})
 
 
 _DTYPES = {
@@ -155,10 +193,10 @@ def is_number_list(value: Any) -> bool:
 
 
 class OtherRunError(UserError):
-    """The folder `path` belongs to the configuration `stored`, not to the `given` one."""
+    """The folder `path` belongs to the configuration `stored`, not to the `given` one; `ignored` options may differ."""
 
-    def __init__(self, path: Path, stored: str, given: str) -> None:
-        differences = "; ".join(config_differences(stored, given))
+    def __init__(self, path: Path, stored: str, given: str, ignored: Collection[str] = MAY_CHANGE) -> None:
+        differences = "; ".join(config_differences(stored, given, ignored=ignored))
         super().__init__("out", path, f"belongs to another configuration ({differences}); choose another folder")
 
 
@@ -170,24 +208,36 @@ class RunFolder:
     Args:
         path: the folder, which is made if it does not exist.
         config: the run's configuration as YAML.
-        resume: whether to continue a run of the same configuration. It has to be set if training has begun there, and
-            has no effect otherwise.
+        resume: whether to continue a run of the same configuration, or to extend one by what may grow. It has to be set
+            if training has begun there, and has no effect otherwise.
+        may_grow: options that may have grown since the run was begun, of MAY_GROW.
     """
 
-    def __init__(self, path: Path, config: str, resume: bool) -> None:
+    def __init__(self, path: Path, config: str, resume: bool, may_grow: Collection[str] = ("rounds",)) -> None:
         self.path, self.config, self.config_path = path, config, path / "config.yaml"
         self.checkpoint, self.metrics = path / "checkpoint" / "state.safetensors", path / "metrics.jsonl"
+        self.result, self._may_grow = path / "result.json", may_grow
         self._check_usable(resume)
-        replaceable = self._has_own_config()
+        replaceable, growth = self._has_own_config(), self._growth()
         try:
             self.checkpoint.parent.mkdir(parents=True, exist_ok=True)
             self._lock()
             self._remove_leftovers()
             sync_folder(path.parent)
+            self.result.unlink(missing_ok=True)  # of a run that is extended; before its configuration changes
             if replaceable or not self.config_path.exists():
                 write_atomically(self.config_path, config)
         except OSError as error:
             raise self._error(f"cannot be written ({error.strerror or error})") from None
+        if growth:
+            print(f"{path}: extended ({growth})", file=sys.stderr)
+
+    def _growth(self) -> str:
+        """By what the run in the folder is extended, '' if by nothing."""
+        if not has_training(self.path) or same_run(stored := self._stored_config(), self.config):
+            return ""
+        differences = config_differences(stored, self.config)
+        return str(UserError(None, "", "; ".join(differences))).removeprefix(": ")
 
     def _error(self, problem: str | UserError) -> UserError:
         return UserError("out", self.path, problem)
@@ -196,14 +246,26 @@ class RunFolder:
         """Raise UserError if the run cannot use this folder; change nothing."""
         if self.path.exists() and not self.path.is_dir():
             raise self._error("is a file, must be a folder")
-        if (self.path / "result.json").exists():
-            raise self._error("holds a complete run; choose another folder")
+        if self.result.exists():
+            return self._check_extension(resume)
         if not self.config_path.exists():
             return self._check_no_orphans()
         trained = bool(self._read_rows()) or self.checkpoint.exists()
         self._check_config(trained)
         if trained and not resume:
             raise self._error(f"holds an unfinished run; add {mention('resume')} or choose another folder")
+
+    def _check_extension(self, resume: bool) -> None:
+        """Raise UserError if a complete run cannot be extended to this configuration."""
+        complete = "holds a complete run; choose another folder"
+        if not resume or not self.config_path.exists():
+            raise self._error(f"{complete}, or add {mention('resume')}")
+        self._check_config(trained=True)
+        if same_run(checkpoint_config(self.checkpoint) or self._stored_config(), self.config):
+            raise self._error(complete)
+        if not self.checkpoint.exists():
+            raise self._error("its checkpoint is missing, so that it cannot be extended")
+        self.load()
 
     def _check_no_orphans(self) -> None:
         """Raise UserError if there is a checkpoint or there are metrics, but not config.yaml, a run's first file."""
@@ -216,8 +278,15 @@ class RunFolder:
         """Raise UserError if config.yaml belongs to another run, or is a file of the user."""
         if same_run(stored := self._stored_config(), self.config):
             return
-        if trained:
-            raise OtherRunError(self.path, stored, self.config)
+        played, rounds = trained_rounds(self.checkpoint), parse_yaml(self.config).get("rounds", 0)
+        if trained and "rounds" in self._may_grow and rounds < played:
+            raise UserError("rounds", rounds, f"{played} are trained in {self.path}; give as many or more")
+        grown = growing_options(stored, self.config, self._may_grow, played)
+        if trained and not same_run(stored, self.config, (*MAY_CHANGE, *grown)):
+            raise OtherRunError(self.path, stored, self.config, (*MAY_CHANGE, *grown))
+        if trained and not self._has_own_config():
+            options = " and ".join(config_differences(stored, self.config, "file"))
+            raise self._error(f"its config.yaml was edited and is not overwritten; change it there too ({options})")
         if not self._has_own_config():
             raise self._error("its config.yaml was not written there by a run; choose another folder")
 
@@ -242,7 +311,7 @@ class RunFolder:
 
     def _remove_leftovers(self) -> None:
         """Remove temporary files of killed runs, also that of the checkpoint of version 0.1.0."""
-        for file in (self.config_path, self.metrics, self.checkpoint, self.path / "result.json"):
+        for file in (self.config_path, self.metrics, self.checkpoint, self.result):
             remove_leftovers(file)
         self.checkpoint.with_suffix(".tmp").unlink(missing_ok=True)
 
@@ -267,8 +336,11 @@ class RunFolder:
         if missing := sorted({when for when, seed in evaluations if (when, seed) not in present}):
             problem = f"metrics.jsonl lacks rounds up to the checkpoint's {round}, the first is round {missing[0]}"
             raise self._error(f"{problem}; restore the file or choose another folder")
-        write_atomically(self.metrics, "".join(json.dumps(row) + "\n" for row in rows))
+        self._write_rows(rows)
         return rows
+
+    def _write_rows(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        write_atomically(self.metrics, "".join(json.dumps(row) + "\n" for row in rows))
 
     def _read_rows(self) -> list[dict[str, Any]]:
         try:
@@ -289,10 +361,40 @@ class RunFolder:
         named = load_tensors(self.checkpoint)
         if named is None:
             raise self._error(f"its checkpoint is damaged ({self.checkpoint}); nothing was changed")
-        if mismatch := checkpoint_mismatch(self.checkpoint, self.config):
+        if mismatch := checkpoint_mismatch(self.checkpoint, self.config, may_grow=self._may_grow):
             raise self._error(mismatch)
         return named
 
+    def added_seeds(self) -> tuple[int, list[int]]:
+        """Return the checkpoint's round and the seeds of the configuration that it lacks; none without a checkpoint."""
+        try:
+            with safe_open(self.checkpoint, "pt") as file:
+                known = trained_seeds(file.keys())
+        except (SafetensorError, OSError):  # missing, or damaged, which `load` says
+            return 0, []
+        added = [seed for seed in parse_yaml(self.config).get("seeds", ()) if seed not in known]
+        if added:
+            self.load()  # refuses a damaged checkpoint, or one of another run
+        return trained_rounds(self.checkpoint), added
+
+    def add_seeds(self, other: Path) -> None:
+        """Add the seeds of a complete run that has reached the same round, and remove its folder.
+
+        The checkpoint is replaced after the metrics, so a crash in between repeats this.
+        """
+        own, added = self.load(), load_tensors(other / "checkpoint" / "state.safetensors")
+        if own is None or added is None:
+            raise self._error(f"its checkpoint or that of the added seeds is damaged ({other})")
+        seeds = trained_seeds(own)
+        rows = [row for row in self._read_rows() if row["seed"] in seeds]
+        rounds = {row["round"] for row in rows}
+        rows += [row for row in read_metrics(other / "metrics.jsonl") if row["round"] in rounds]
+        self._write_rows(sorted(rows, key=lambda row: row["round"]))
+        counters = torch.cat([own["counters"][:1], own["counters"][1:] + added["counters"][1:]])
+        self.save({**own, **added, "counters": counters})
+        shutil.rmtree(other)
+
     def finish(self, result: Mapping[str, Any]) -> None:
         """Write result.json, which marks the run as complete."""
-        write_atomically(self.path / "result.json", json.dumps(result, indent=2) + "\n")
+        shutil.rmtree(self.path / "added-seeds", ignore_errors=True)
+        write_atomically(self.result, json.dumps(result, indent=2) + "\n")

@@ -1,7 +1,7 @@
 """Read the folders of runs: configuration, metrics and result for tables and figures, or the trained models.
 
 `read_stored_run` reads what a report shows. It accepts options and methods that this version does not know, and runs
-that are unfinished. `read_trained_run` loads the models of a complete run, for which everything has to be known.
+that are unfinished. `read_trained_run` loads the models of the last checkpoint, for which everything has to be known.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import dataclasses
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -23,9 +23,17 @@ from fedflat.engine.rounds import Trial, has_diverged
 from fedflat.errors import UserError
 from fedflat.options import check
 from fedflat.runs.build import BuiltRun, build_run
-from fedflat.runs.config import dump_experiment, load_experiment, parse_yaml
+from fedflat.runs.config import MAY_GROW, dump_experiment, load_experiment, parse_yaml, same_run
 from fedflat.runs.experiment import Experiment, Setting
-from fedflat.runs.folder import checkpoint_mismatch, load_tensors, read_metrics, trial_tensors
+from fedflat.runs.folder import (
+    checkpoint_config,
+    checkpoint_mismatch,
+    has_training,
+    load_tensors,
+    read_metrics,
+    trained_seeds,
+    trial_tensors,
+)
 from fedflat.runs.result import Result
 
 DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)  # what reading damaged files raises
@@ -134,18 +142,33 @@ def run_folders_in(path: Path) -> Iterator[Path]:
     yield from inside or [path]
 
 
+def finished_result(folder: Path, experiment: Experiment) -> Result | None:
+    """Return the result in a folder if it holds a complete run of this experiment, else None.
+
+    config.yaml may have been edited since, to extend the run: the configuration in the checkpoint has to agree too.
+    """
+    config, given = folder / "config.yaml", dump_experiment(experiment)
+    if not (folder / "result.json").exists() or not config.exists():
+        return None
+    written = config.read_text(encoding="utf-8", errors="replace")
+    trained = checkpoint_config(folder / "checkpoint" / "state.safetensors") or written
+    return read_stored_run(folder).result if same_run(written, given) and same_run(trained, given) else None
+
+
 class TrainedRun(NamedTuple):
-    """A complete run with its models.
+    """A run with its models.
 
     Args:
-        experiment: the experiment.
+        experiment: the experiment, with the seeds that are trained.
         built: its data, partition, model and initial parameters.
-        trials: the final states of all seeds that did not diverge.
+        trials: the states of all seeds that did not diverge.
+        rounds: the rounds that are trained, fewer than the experiment's if the run is unfinished.
     """
 
     experiment: Experiment
     built: BuiltRun
     trials: list[Trial]
+    rounds: int
 
     def personal(self, trial: Trial, client: int) -> Tensor:
         """Return the parameters [P] of the model that the method gives to a client after the last round."""
@@ -165,7 +188,9 @@ def read_experiment(folder: Path) -> Experiment:
 
 
 def read_trained_run(folder: Path, experiment: Experiment | None = None, advice: str = "") -> TrainedRun:
-    """Read a complete run and its final models; raise UserError if that is not possible.
+    """Read a run and the models of its last checkpoint; raise UserError if that is not possible.
+
+    Prints a line if the run is unfinished.
 
     Args:
         folder: the run's folder.
@@ -173,32 +198,45 @@ def read_trained_run(folder: Path, experiment: Experiment | None = None, advice:
             the run's in engine, device and precision.
         advice: what to do if the data or the model were Python objects and are not given, for the end of the message.
     """
-    if not (folder / "result.json").exists():
-        raise _run_error(folder, f"holds no complete run; train one with fedflat run METHOD --out {folder}")
+    complete = (folder / "result.json").exists()
+    if not complete and not has_training(folder):
+        raise _run_error(folder, f"holds no run that has trained; train one with fedflat run METHOD --out {folder}")
     experiment = read_experiment(folder) if experiment is None else experiment
     experiment.check_named(advice)
-    tensors = _read_checkpoint(folder, experiment)
+    tensors = _read_checkpoint(folder, experiment, () if complete else MAY_GROW)
+    rounds, known = int(tensors["counters"][0]), trained_seeds(tensors)
+    if not complete:
+        print(f"run {folder}: {_describe_unfinished(experiment, rounds, known)}", file=sys.stderr)
+    experiment = dataclasses.replace(experiment, seeds=tuple(seed for seed in experiment.seeds if seed in known))
     built = build_run(experiment)
-    trained, now = _read_result(folder, []).clients, len(built.client_rows)
+    trained, now = _read_result(folder, []).clients if complete else None, len(built.client_rows)
     if trained not in (None, now):
         raise _run_error(folder, f"was trained with {trained} clients, and its data are now of {now}")
     trials = built.trials(experiment)
     for trial in trials:
         _restore_trial(folder, trial, tensors)
-    return TrainedRun(experiment, built, _without_diverged(folder, trials))
+    return TrainedRun(experiment, built, _without_diverged(folder, trials), rounds)
+
+
+def _describe_unfinished(planned: Experiment, rounds: int, seeds: Collection[int]) -> str:
+    """One line about a run without a result: what its last checkpoint has."""
+    missing = [str(seed) for seed in planned.seeds if seed not in seeds]
+    without = f", without seed {', '.join(missing)}" if missing else ""
+    return f"unfinished; its last checkpoint is of round {rounds} of {planned.rounds}{without}"
 
 
 def _run_error(folder: Path, problem: str) -> UserError:
     return UserError(None, f"run {folder}", problem)
 
 
-def _read_checkpoint(folder: Path, experiment: Experiment) -> dict[str, Tensor]:
-    """The tensors of the checkpoint, which has to be intact and of this experiment."""
+def _read_checkpoint(folder: Path, experiment: Experiment, may_grow: Collection[str]) -> dict[str, Tensor]:
+    """The tensors of the checkpoint, which has to be intact and of this experiment, or of fewer rounds or seeds."""
     path = folder / "checkpoint" / "state.safetensors"
     tensors = load_tensors(path)
-    if tensors is None:
+    if tensors is None or "counters" not in tensors:
         raise _run_error(folder, f"its checkpoint is missing or damaged ({path})")
-    if mismatch := checkpoint_mismatch(path, dump_experiment(experiment), ("engine", "device", "precision")):
+    may_differ = ("engine", "device", "precision")
+    if mismatch := checkpoint_mismatch(path, dump_experiment(experiment), may_differ, may_grow):
         raise _run_error(folder, mismatch)
     return tensors
 
@@ -226,7 +264,7 @@ def _without_diverged(folder: Path, trials: list[Trial]) -> list[Trial]:
 
 
 def load_model(run: str | Path, seed: int | None = None, experiment: Experiment | None = None) -> nn.Module:
-    """Return the trained model of a complete run, on the CPU and in evaluation mode.
+    """Return the trained model of a run, on the CPU and in evaluation mode; of its last checkpoint if it is unfinished.
 
     The model takes normalised samples: (x / 255 − mean) / std, with mean and std of the data set.
 
@@ -236,7 +274,7 @@ def load_model(run: str | Path, seed: int | None = None, experiment: Experiment 
         experiment: the run's experiment, if its data, model or method are Python objects that config.yaml cannot name.
 
     Raises:
-        UserError: the run is not complete, or has no model of this seed.
+        UserError: the run has no checkpoint yet, or no model of this seed.
     """
     advice = f"in Python: fedflat.load_model('{run}', experiment=...)"
     trained = read_trained_run(Path(run), experiment, advice)

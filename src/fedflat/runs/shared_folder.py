@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fedflat.engine.distributed import owner_rank
 from fedflat.engine.processes import ProcessGroup
+from fedflat.runs.config import MAY_GROW
 from fedflat.runs.folder import RunFolder
 
 CLIENTS = ".clients."  # part of the names, in `Trial.pack`, of tables of clients' states; row 0 is the initial state
@@ -52,6 +53,14 @@ class SharedFolder:
     def rewind(self, round: int, evaluations: Iterable[tuple[int, int]] = ()) -> list[dict[str, Any]]:
         """Remove the metrics of rounds after `round` and return the rest, as RunFolder.rewind does."""
         return self.processes.broadcast_value(lambda: self._folder.rewind(round, evaluations) if self._folder else None)
+
+    def added_seeds(self) -> tuple[int, list[int]]:
+        """Return the checkpoint's round and the seeds that it lacks, as RunFolder.added_seeds does."""
+        return self.processes.broadcast_value(lambda: self._folder.added_seeds() if self._folder else None)
+
+    def add_seeds(self, other: Path) -> None:
+        """Add the seeds of another run, as RunFolder.add_seeds does; the other ranks wait."""
+        self.processes.broadcast_value(lambda: self._folder.add_seeds(other) if self._folder else None)
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """Write result.json, which marks the run as complete."""
@@ -109,10 +118,13 @@ class SharedFolder:
 
 
 def open_folder(processes: ProcessGroup, path: Path, config: str, resume: bool) -> RunFolder | SharedFolder:
-    """Open the folder of a run that one process or several train; the arguments are those of RunFolder."""
+    """Open the folder of a run that one process or several train, and that may get more rounds and seeds.
+
+    The arguments are those of RunFolder.
+    """
     if processes.size == 1:
-        return RunFolder(path, config, resume)
-    return SharedFolder(processes, lambda: RunFolder(path, config, resume))
+        return RunFolder(path, config, resume, MAY_GROW)
+    return SharedFolder(processes, lambda: RunFolder(path, config, resume, MAY_GROW))
 
 
 def _tables(client_numbers: str, names: Iterable[str]) -> list[str]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -33,8 +35,9 @@ from fedflat.runs.build import BuiltRun, build_engine, build_run, client_state_d
 from fedflat.runs.callbacks import CallbackRunner, check_callback
 from fedflat.runs.config import dump_experiment, method_to_dict
 from fedflat.runs.experiment import Experiment
-from fedflat.runs.folder import RunFolder, trial_tensors
+from fedflat.runs.folder import RunFolder, has_training, trial_tensors
 from fedflat.runs.interrupt import InterruptAfterRound, Interrupted
+from fedflat.runs.read import finished_result
 from fedflat.runs.result import Result, clients_per_round, privacy_of_simulation, software_versions, summarise_history
 from fedflat.runs.shared_folder import SharedFolder, open_folder
 
@@ -247,8 +250,8 @@ class Training:
             return
         counters = zip((int, float, int), tensors["counters"], strict=True)
         self.round, self.seconds, self.steps = (kind(value) for kind, value in counters)
-        played = range(1, self.round + 1)
-        evaluated = [(r, seed) for r in played if self.experiment.evaluates(r) for seed in self.experiment.seeds]
+        due = range(self.experiment.eval_every, self.round + 1, self.experiment.eval_every)
+        evaluated = [(r, seed) for r in due for seed in self.experiment.seeds]
         self.history = self.folder.rewind(self.round, evaluated)
         for trial in self.trials:
             trial.unpack(trial_tensors(tensors, trial.seed))
@@ -288,23 +291,83 @@ class Training:
         return result
 
 
+class AddedSeeds(Training):
+    """Seeds that are added to a run and catch up with it. They go on if all diverge: the others may not have.
+
+    `until` is the round that the run has reached.
+    """
+
+    until = 0
+
+    @property
+    def done(self) -> bool:
+        """Whether they have caught up."""
+        return self.round >= self.until
+
+
 @contextmanager
 def open_training(experiment: Experiment, out: str | Path | None, resume: bool) -> Iterator[Training]:
     """Build an experiment and open its folder while the `with` block lasts; the arguments are those of `run`."""
+    with _join_processes(experiment) as processes, _open_training(experiment, out, resume, processes) as training:
+        yield training
+
+
+@contextmanager
+def _join_processes(experiment: Experiment) -> Iterator[ProcessGroup]:
     rank = find_rank(experiment.engine)
     if rank.size > 1 and experiment.probes:
         refuse_probes(experiment.probes)
     with join_processes(rank, experiment.device) as processes, explain_out_of_memory():
-        built = build_run(experiment)
-        for start in built.initial_params:
-            processes.broadcast(start)
-        resume = resume or torchrun_restarts() > 0
-        folder = None if out is None else open_folder(processes, Path(out), dump_experiment(experiment), resume)
+        yield processes
+
+
+@contextmanager
+def _open_training(
+    experiment: Experiment, out: str | Path | None, resume: bool, processes: ProcessGroup, watch: Watcher | None = None
+) -> Iterator[Training]:
+    """Build an experiment and open its folder; seeds that were added to the folder's run catch up with it first."""
+    built = build_run(experiment)
+    for start in built.initial_params:
+        processes.broadcast(start)
+    resume = resume or torchrun_restarts() > 0
+    folder = None if out is None else open_folder(processes, Path(out), dump_experiment(experiment), resume)
+    try:
+        if folder:
+            _catch_up(experiment, built, folder, processes, watch)
+        yield Training(experiment, built, folder, processes=processes)
+    finally:
+        if folder:
+            folder.close()
+
+
+def _catch_up(
+    experiment: Experiment,
+    built: BuiltRun,
+    folder: RunFolder | SharedFolder,
+    processes: ProcessGroup,
+    watch: Watcher | None,
+) -> None:
+    """Train seeds that the checkpoint lacks up to its round, in a folder of their own, and add them to it.
+
+    So the old seeds keep their bits, and the new ones have those of a run of their own.
+    """
+    round, added = folder.added_seeds()
+    if not added:
+        return
+    alone = dataclasses.replace(experiment, seeds=tuple(added))
+    starts = dict(zip(experiment.seeds, built.initial_params, strict=True))
+    part = built._replace(initial_params=[starts[seed] for seed in added])
+    path = (folder.path or Path()) / "added-seeds"
+    if not processes.broadcast_value(lambda: finished_result(path, alone) is not None):
+        own = open_folder(processes, path, dump_experiment(alone), resume=True)
         try:
-            yield Training(experiment, built, folder, processes=processes)
+            _catch_up(alone, part, own, processes, watch)
+            training = AddedSeeds(alone, part, own, processes=processes)
+            training.until = round
+            train_to_end(training, watch or (lambda round, rows: None))
         finally:
-            if folder:
-                folder.close()
+            own.close()
+    folder.add_seeds(path)
 
 
 def run(
@@ -322,7 +385,8 @@ def run(
     Args:
         experiment: what to train.
         out: the folder for configuration, metrics, checkpoints and result; nothing is written if None.
-        resume: whether to continue an interrupted run in `out`. Processes that torchrun starts again always do.
+        resume: whether to continue the run in `out`: to its last round, or to more rounds or seeds than it was begun
+            with. The result of a complete run is read. Processes that torchrun starts again always continue.
         watch: called after each round with its number, from 1, and the rows of the last evaluation.
         callbacks: objects with any of the methods of `Callback`, such as EarlyStopping(patience=20).
 
@@ -332,8 +396,24 @@ def run(
     """
     for callback in callbacks:
         check_callback(callback)
-    with open_training(experiment, out, resume) as training:
-        return train_to_end(training, watch or (lambda round, rows: None), callbacks)
+    with _join_processes(experiment) as processes:
+        if resume and out is not None and (result := _find_result(experiment, Path(out), processes)):
+            return result
+        with _open_training(experiment, out, resume, processes, watch) as training:
+            return train_to_end(training, watch or (lambda round, rows: None), callbacks)
+
+
+def _find_result(experiment: Experiment, out: Path, processes: ProcessGroup) -> Result | None:
+    """The result of a folder to resume if its run is complete; prints a line if there is nothing to resume."""
+
+    def read() -> dict[str, Any] | None:
+        result = finished_result(out, experiment)
+        if not has_training(out):
+            print(f"{out}: nothing to resume, starting", file=sys.stderr)
+        return dataclasses.asdict(result) if result else None
+
+    values = processes.broadcast_value(read)
+    return Result(**values) if values else None
 
 
 def train_to_end(training: Training, watch: Watcher, callbacks: Sequence[Any] = ()) -> Result:
