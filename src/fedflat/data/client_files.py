@@ -7,11 +7,16 @@
 
 Clients are numbered from 0 and rounds from 1, as everywhere. An empty cell stands for the experiment's own value, or in
 the column `to` for the end of the run. Raises UserError with the line of the file for whatever cannot be used.
+
+A run's configuration names the file as PATH#CHECKSUM, so that a run is never continued with another content.
 """
 
 from __future__ import annotations
 
 import csv
+import io
+import re
+import zlib
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +27,7 @@ from fedflat.errors import UserError, near_miss
 from fedflat.options import Count, Index, Positive, parse_words, value_problem
 
 LAST_ROUND = 10**9  # where the column `to` is empty
+_CHECKSUM = re.compile(r"#[0-9a-f]{8}$")
 
 
 class Availability(NamedTuple):
@@ -81,6 +87,31 @@ def read_client_settings(path: str, clients: int) -> dict[int, ClientSetting]:
     return settings
 
 
+def with_checksum(path: str) -> str:
+    """Return PATH#CHECKSUM, with the CRC-32 of the file's content; `path` as it is if it has one or cannot be read."""
+    try:
+        return path if _CHECKSUM.search(path) else f"{path}#{zlib.crc32(_file(path).read_bytes()):08x}"
+    except OSError:
+        return path
+
+
+def _file(path: str) -> Path:
+    return Path(_CHECKSUM.sub("", path)).expanduser()
+
+
+def _read_text(option: str, path: str) -> str:
+    """Return the file's content; raise UserError if it cannot be read or is not the one of the checksum."""
+    try:
+        content = _file(path).read_bytes()
+        if _CHECKSUM.search(path) and not path.endswith(f"#{zlib.crc32(content):08x}"):
+            raise UserError(option, path, "the file has changed since the run began")
+        return content.decode("utf-8-sig")
+    except OSError as error:
+        raise UserError(option, path, error.strerror or str(error)) from None
+    except UnicodeDecodeError as error:
+        raise UserError(option, path, f"not a CSV file ({error})") from None
+
+
 def _read_rows(
     option: str, path: str, columns: dict[str, Any], required: Sequence[str], clients: int
 ) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -93,19 +124,16 @@ def _read_rows(
         required: columns that the file must have.
         clients: the number of clients, below which the column client must be.
     """
+    reader = csv.DictReader(io.StringIO(_read_text(option, path), newline=""), skipinitialspace=True)
     try:
-        with Path(path).expanduser().open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file, skipinitialspace=True)
-            _check_header(option, path, [*(reader.fieldnames or ())], columns, required)
-            for row in reader:
-                where = f"line {reader.line_num}"
-                values = {name: _cell(option, path, where, name, row.get(name), columns[name]) for name in columns}
-                if values["client"] is None or values["client"] >= clients:
-                    raise UserError(option, path, f"{where}: client must be a number below {clients}")
-                yield where, values
-    except OSError as error:
-        raise UserError(option, path, error.strerror or str(error)) from None
-    except (UnicodeDecodeError, csv.Error) as error:
+        _check_header(option, path, [*(reader.fieldnames or ())], columns, required)
+        for row in reader:
+            where = f"line {reader.line_num}"
+            values = {name: _cell(option, path, where, name, row.get(name), columns[name]) for name in columns}
+            if values["client"] is None or values["client"] >= clients:
+                raise UserError(option, path, f"{where}: client must be a number below {clients}")
+            yield where, values
+    except csv.Error as error:
         raise UserError(option, path, f"not a CSV file ({error})") from None
 
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from fedflat.core.method import Method
 from fedflat.core.state import checksum
+from fedflat.data.client_files import with_checksum
 from fedflat.data.dataset import Dataset
 from fedflat.errors import UserError, mention, near_miss
 from fedflat.methods import METHODS
@@ -230,6 +231,7 @@ def experiment_to_dict(experiment: Experiment) -> dict[str, Any]:
     names = [f.name for f in dataclasses.fields(Setting) if used.get(f.name, True)]
     values = {name: getattr(experiment, name) for name in names}
     values |= {"local_epochs": experiment.epochs} if "local_epochs" in values else {}
+    values |= {name: with_checksum(values[name]) for name in ("availability", "client_settings") if name in values}
     lists = {name: list(v) for name, v in values.items() if isinstance(v, tuple)}
     own = {name: _own_name(values[name]) for name in ("dataset", "model") if not isinstance(values[name], str)}
     return {"method": method_to_dict(experiment.method), **values, **lists, **own}
