@@ -11,7 +11,8 @@ import argparse
 
 import numpy as np
 
-from fedflat.data.partition import class_counts, lda, lda_released
+from fedflat.data.lda import lda, lda_released
+from fedflat.data.partition import class_counts
 from fedflat.engine.participation import choose_cohort
 
 LABELS, CLIENTS, COHORT, ROUNDS = np.repeat(np.arange(10), 5000), 100, 10, 300

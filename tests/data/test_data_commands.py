@@ -105,3 +105,12 @@ def test_run_and_show_and_the_docs_have_the_same_partitions():
     assert named == [*get_args(get_type_hints(Setting)["partition"])]
     assert named == [*get_args(get_type_hints(ShowOptions)["partition"])]
     assert Setting.partition == ShowOptions.partition == "auto"
+
+
+def test_the_commands_about_a_long_tail_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    section = PARTITIONS.read_text(encoding="utf-8").partition("## A long tail")[2]
+    show, run = (line.split()[1:] for line in section.split("```")[1].strip().splitlines())
+    assert main(show) == 0
+    assert "digits, lda-equal" in capsys.readouterr().out
+    assert main([*run, "--rounds", "1"]) == 0

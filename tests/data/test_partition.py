@@ -5,16 +5,14 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from fedflat.data import partition
+from fedflat.data import lda as lda_module
+from fedflat.data.dirichlet import dirichlet
+from fedflat.data.lda import lda, lda_equal, lda_released
 from fedflat.data.long_tail import long_tail_rows
 from fedflat.data.partition import (
     PARTITIONS,
     class_counts,
-    dirichlet,
     iid,
-    lda,
-    lda_equal,
-    lda_released,
     matching_test_rows,
     natural,
     partition_rows,
@@ -83,8 +81,8 @@ def test_lda(case, alpha, minimum, seed):
     labels, clients = case
     minimum = min(minimum, len(labels) // clients)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(partition, "_MAX_SHARES", 20_000)
-        patch.setattr(partition, "_SHARES_AT_ONCE", 5_000)
+        patch.setattr(lda_module, "_MAX_SHARES", 20_000)
+        patch.setattr(lda_module, "_SHARES_AT_ONCE", 5_000)
         parts = lda(labels, clients, alpha, seed, minimum)
         assert _equal(parts, lda(labels, clients, alpha, seed, minimum))
     _assert_valid(parts, labels, clients)
@@ -97,7 +95,7 @@ def test_lda(case, alpha, minimum, seed):
 def test_lda_as_released(case, alpha, minimum, seed):
     labels, clients = case
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedflat.data.partition.RELEASED_ATTEMPTS", 30)
+        patch.setattr("fedflat.data.lda.RELEASED_ATTEMPTS", 30)
         try:
             parts = lda_released(labels, clients, alpha, seed, minimum)
         except UserError:
@@ -112,8 +110,8 @@ def test_lda_as_released(case, alpha, minimum, seed):
 def test_lda_equal_uses_every_row_in_slices_of_equal_size(case, alpha, seed):
     labels, clients = case
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(partition, "_MAX_SHARES", 2_000)
-        patch.setattr(partition, "_SHARES_AT_ONCE", 1_000)
+        patch.setattr(lda_module, "_MAX_SHARES", 2_000)
+        patch.setattr(lda_module, "_SHARES_AT_ONCE", 1_000)
         parts = lda_equal(labels, clients, alpha, seed)
         assert _equal(parts, lda_equal(labels, clients, alpha, seed))
     _assert_valid(parts, labels, clients)
@@ -203,8 +201,8 @@ def test_only_the_seed_changes_the_partition(name):
 
 
 def test_lda_warns_once_if_it_tops_up_clients(monkeypatch, capsys):
-    monkeypatch.setattr(partition, "_MAX_SHARES", 200_000)
-    partition._warn_once.cache_clear()
+    monkeypatch.setattr(lda_module, "_MAX_SHARES", 200_000)
+    lda_module._warn_once.cache_clear()
     parts, again = (lda(CIFAR10, 100, 0.01, 0) for _ in range(2))
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("lda with alpha 0.01: none of 200 draws gave each of 100 clients 10 samples; moved ")
@@ -214,20 +212,20 @@ def test_lda_warns_once_if_it_tops_up_clients(monkeypatch, capsys):
 
 
 def test_only_rank_0_warns(monkeypatch, capsys):
-    monkeypatch.setattr(partition, "_MAX_SHARES", 200_000)
+    monkeypatch.setattr(lda_module, "_MAX_SHARES", 200_000)
     monkeypatch.setenv("RANK", "1")
-    partition._warn_once.cache_clear()
+    lda_module._warn_once.cache_clear()
     lda(CIFAR10, 100, 0.01, 0)
-    partition._warn_once.cache_clear()
+    lda_module._warn_once.cache_clear()
     assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(("labels", "clients", "draws"), [(CIFAR10, 100, 200), (CIFAR10[:1437], 143, 26)])
 def test_lda_stops_early_only_if_many_samples_are_missing(monkeypatch, capsys, labels, clients, draws):
     """One sample in 20 can only be missing if clients have fewer than 200 samples on average."""
-    monkeypatch.setattr(partition, "_MAX_SHARES", 200_000)
-    monkeypatch.setattr(partition, "_SHARES_AT_ONCE", 20_000)
-    partition._warn_once.cache_clear()
+    monkeypatch.setattr(lda_module, "_MAX_SHARES", 200_000)
+    monkeypatch.setattr(lda_module, "_SHARES_AT_ONCE", 20_000)
+    lda_module._warn_once.cache_clear()
     lda(labels, clients, 0.01, 1)
     assert f"none of {draws} draws" in capsys.readouterr().err
 
@@ -245,7 +243,7 @@ def test_the_splits_of_fedsols_code(alpha, sizes, classes):
 
 
 def test_lda_as_released_fails_after_too_many_draws(monkeypatch):
-    monkeypatch.setattr("fedflat.data.partition.RELEASED_ATTEMPTS", 3)
+    monkeypatch.setattr("fedflat.data.lda.RELEASED_ATTEMPTS", 3)
     with pytest.raises(UserError, match=r"alpha=0\.05: none of 3 draws of lda-released gave each of 100 clients 10"):
         lda_released(CIFAR10, 100, 0.05, 0)
     with pytest.raises(UserError, match="alpha=1e-06: none of 3 draws"):

@@ -5,7 +5,9 @@ from math import comb
 import numpy as np
 import pytest
 
-from fedflat.data.partition import class_counts, dirichlet, lda, partition_rows, shards
+from fedflat.data.dirichlet import dirichlet
+from fedflat.data.lda import lda
+from fedflat.data.partition import class_counts, partition_rows, shards
 
 CIFAR10 = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 5000))
 

@@ -6,8 +6,9 @@ fifth round, so ours are means of ten evaluations. Settings: 10 of 100 clients, 
 
 Open, and chosen by us: radii ρ = 0.1 of the three that the README lists (variants rho-0.01 and rho-0.001), FedSpeed
 with the released correction, and a long tail of 0.5, which the README's command has for Dirichlet partitions, in the
-column IID too (variant balanced: none). Crop and flip are drawn for a whole batch. The released code penalises an
-unsquared norm in FedDyn, FedSpeed, FedSMOO and FedLESAM-D; ours follow the definitions.
+column IID too (variant balanced: none). Crop and flip are drawn for a whole batch (variant crop-each: for each
+image). The README says only that the CNN has two layers; ours is FedAvg's. The released code penalises an unsquared
+norm in FedDyn, FedSpeed, FedSMOO and FedLESAM-D; ours follow the definitions.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ class StoredRecord:
     @property
     def jpeg(self) -> bool:
         """Whether it was trained on images that went through JPEG."""
-        return any(JPEG in run["data"] for run in self.runs)
+        return any(JPEG in run.get("data", "") for run in self.runs)
 
     def merged(self, other: StoredRecord) -> StoredRecord:
         """Return this record with the seeds of another of the same experiment; the other's numbers replace ours.
