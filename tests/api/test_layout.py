@@ -26,7 +26,13 @@ LEVELS = (  # a package may import packages of the levels before its own
     ("cli",),
 )
 LEVEL = {package: number for number, packages in enumerate(LEVELS) for package in packages}
-BELOW_ALL = {"errors", "files", "options", "progress"}  # files that every package may import, and that import none
+BELOW_ALL = {
+    "errors",
+    "files",
+    "options",
+    "own_code",
+    "progress",
+}  # all may import them, they import none
 PER_METHOD = {"Server", "Message", "Reply", "Client"}  # every method has its own
 
 

@@ -92,6 +92,8 @@ def _run(words: list[str], debug: bool) -> int:
         _dispatch("fedflat", COMMANDS, words)
         sys.stdout.flush()
     except UserError as error:
+        if debug and error.__cause__:
+            raise
         return _print_error(error, 1 if disk_failed(error) else 2)
     except KeyboardInterrupt as stop:
         hints = stop.args or [INTERRUPTED[word] for word in words[:1] if word in INTERRUPTED]

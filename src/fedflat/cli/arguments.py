@@ -14,8 +14,8 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_t
 from fedflat.cli import flag
 from fedflat.core.method import Method
 from fedflat.errors import UserError, near_miss
+from fedflat.methods import METHODS
 from fedflat.options import Fraction, check, member_types, parse_words, value_words
-from fedflat.runs.config import find_method
 from fedflat.runs.experiment import Experiment, Setting
 
 T = TypeVar("T")
@@ -105,11 +105,21 @@ def _text_setting() -> type[Setting]:
     return cls
 
 
+def split_method(spec: str) -> tuple[str, str]:
+    """Return name and hyper-parameters of NAME:rho=2,beta=10 or FILE.py:CLASS:rho=2,beta=10."""
+    path, suffix, rest = spec.rpartition(".py:")
+    name, _, pairs = rest.partition(":")
+    return path + suffix + name, pairs
+
+
 def parse_method(spec: str) -> Method:
-    """Return the method that NAME, NAME:rho=2,beta=10 or WRAPPER+NAME:rho=2 describes; raise UserError if none is."""
+    """Return the method that NAME, NAME:rho=2,beta=10 or WRAPPER+NAME:rho=2 describes; raise UserError if none is.
+
+    NAME may be FILE.py:CLASS.
+    """
     outer, plus, inner = spec.partition("+")
-    name, _, pairs = outer.partition(":")
-    cls = find_method(name)
+    name, pairs = split_method(outer)
+    cls = METHODS.find(name)
     hints = get_type_hints(cls, include_extras=True)
     own = {f.name: hints[f.name] for f in dataclasses.fields(cls)}
     values = _hyper_parameters(spec, pairs, own)
@@ -223,7 +233,7 @@ def check_inner_flags(spec: str, method: Method, flags: list[str]) -> None:
         for level, inner in enumerate(chain[1 : len(names)], 1):
             if name not in outer and name in {flag(f.name) for f in dataclasses.fields(inner)}:
                 pair = f"{name.removeprefix('--')}={given or (value if not value.startswith('--') else '...')}"
-                names[level] += ("," if ":" in names[level] else ":") + pair
+                names[level] += ("," if split_method(names[level])[1] else ":") + pair
                 problem = f"flags set the outermost method, {names[0]}; write {'+'.join(names)}"
                 raise UserError(None, name, problem)
 

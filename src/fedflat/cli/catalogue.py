@@ -10,13 +10,12 @@ from typing import Any
 
 import torch
 
-from fedflat.cli.arguments import parse_options
+from fedflat.cli.arguments import parse_options, split_method
 from fedflat.core.local_training import count_traffic
 from fedflat.core.method import Method
 from fedflat.methods import METHODS
 from fedflat.probes import PROBES
 from fedflat.probes.probe import Probe
-from fedflat.runs.config import find_method
 
 EXAMPLE_PARAMETERS = 10_000  # parameters of the model on which communication is counted
 
@@ -98,8 +97,8 @@ def cite_command(words: list[str]) -> None:
     if not words or words[0] in ("-h", "--help"):
         print("usage: fedflat cite METHOD [METHOD ...]\n\nPrint the BibTeX entries of methods.")
         return
-    names = [part.partition(":")[0] for word in words for part in word.split("+")]
-    entries = dict.fromkeys(find_method(name).citation for name in names)
+    names = [split_method(part)[0] for word in words for part in word.split("+")]
+    entries = dict.fromkeys(METHODS.find(name).citation for name in names)
     print("\n\n".join(entries))
 
 

@@ -9,16 +9,25 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
 
-from fedflat.cli.arguments import RunFiles, check_inner_flags, parse_flags, parse_method, split_positionals
+from fedflat.cli.arguments import (
+    RunFiles,
+    check_inner_flags,
+    parse_flags,
+    parse_method,
+    split_method,
+    split_positionals,
+)
 from fedflat.cli.catalogue import summary_line
 from fedflat.cli.outputs import output_folder, slug
 from fedflat.core.local_training import example_messages
 from fedflat.core.method import Method
+from fedflat.core.method_check import explain_method_errors
 from fedflat.engine.processes import find_rank
 from fedflat.engine.sequential import client_batches
 from fedflat.errors import UserError, mention
 from fedflat.methods import METHODS
 from fedflat.methods.differential_privacy import describe_privacy
+from fedflat.own_code import short_own_code
 from fedflat.progress import TrainingBar
 from fedflat.runs.build import build_run
 from fedflat.runs.callbacks import Callback
@@ -27,7 +36,6 @@ from fedflat.runs.config import (
     dump_experiment,
     growing_options,
     load_experiment,
-    method_to_dict,
     same_run,
 )
 from fedflat.runs.experiment import Experiment, Setting
@@ -83,7 +91,8 @@ def dry_run(experiments: Mapping[str, Experiment]) -> None:
     for name, experiment in experiments.items():
         method = experiment.method
         try:
-            method.step(built.task, w, batch, example_messages(method, w)[0], method.init_client(w))
+            with explain_method_errors(method):
+                method.step(built.task, w, batch, example_messages(method, w)[0], method.init_client(w))
         except UserError as error:
             subject = f"method {name}"
             raise error if error.value == subject else UserError(None, subject, error) from None
@@ -115,7 +124,7 @@ def run_command(words: list[str]) -> None:
     options = parse_flags(method, base, RunFiles, flags, prog, about)
     values = {f.name: getattr(options.method, f.name) for f in dataclasses.fields(method)}
     experiment = _make_experiment(dataclasses.replace(method, **values), options.setting)
-    label = names[0] if names else method_to_dict(method)["name"]
+    label = short_own_code(names[0] if names else METHODS.name_of(type(method)))
     leads = find_rank(experiment.engine).leads
     with output_folder(options.files, label, leads) as out, _hints(["run"], [out], out, options.files):
         result = train_with_bar(experiment, out, label, options.files)
@@ -128,17 +137,19 @@ def compare_command(words: list[str]) -> None:
     names, flags = split_positionals(words)
     if not names and not _has_flag(flags, "--help", "-h"):
         raise UserError(None, "compare", "name the methods first, for example fedflat compare fedavg fedsol:rho=2")
-    if len(set(names)) < len(names):
+    labels = [short_own_code(name) for name in names]
+    if len(set(labels)) < len(labels):
         raise UserError(None, f"compare {' '.join(names)}", "every method may appear once")
-    base = _base_experiment(flags, map(slug, names))
+    base = _base_experiment(flags, map(slug, labels))
     methods = [parse_method(name) for name in names]
     about = f"Train several methods (NAME or NAME:rho=2,...) and compare them: {', '.join(METHODS)}."
     options = parse_flags(None, base, CompareFiles, flags, "fedflat compare METHOD METHOD ...", about)
     if find_rank(options.setting.engine).size > 1:
         raise UserError(None, "compare", "trains in one process; under torchrun use fedflat run for each method")
-    experiments = {name: _make_experiment(method, options.setting) for name, method in zip(names, methods, strict=True)}
+    pairs = zip(labels, methods, strict=True)
+    experiments = {label: _make_experiment(method, options.setting) for label, method in pairs}
     with output_folder(options.files, "compare", leads=True) as out:
-        folders = {name: out / slug(name) for name in names}
+        folders = {label: out / slug(label) for label in labels}
         with _hints(["compare", *names], list(folders.values()), out, options.files):
             results = _train_all(experiments, folders, options.files)
             _print_and_report(results, list(folders.values()), out / "report.html", options.files.target)
@@ -260,7 +271,7 @@ def _base_experiment(flags: list[str], runs: Iterable[str]) -> Experiment:
 def _choose_method(spec: str, base: Method) -> Method:
     """The method of a spec; that of the config file if the spec is just the same name."""
     method = parse_method(spec)
-    return base if type(method) is type(base) and ":" not in spec and "+" not in spec else method
+    return base if type(method) is type(base) and not split_method(spec)[1] and "+" not in spec else method
 
 
 def _make_experiment(method: Method, setting: Setting) -> Experiment:

@@ -32,6 +32,7 @@ from fedflat.data.prepared import (
     write_prepared,
 )
 from fedflat.errors import UserError, mention, near_miss
+from fedflat.own_code import explain_own_errors, is_own_code, load_own_code, short_own_code, split_own_code
 from fedflat.progress import download_bar
 
 _READERS: dict[str, Callable[[Path], RawDataset]] = {"folder": read_image_folder, "parquet": read_parquet}
@@ -153,7 +154,8 @@ def load_dataset(name: str, cache: Path | None = None) -> Dataset:
     """Return the data set called `name`.
 
     Args:
-        name: "digits", a data set of the catalogue that is prepared, or folder:PATH, npz:PATH, parquet:PATH.
+        name: "digits", a data set of the catalogue that is prepared, folder:PATH, npz:PATH, parquet:PATH, or
+            PATH.py:FUNCTION.
         cache: folder of prepared sets; FEDFLAT_CACHE or ~/.cache/fedflat unless given.
 
     Raises:
@@ -163,14 +165,30 @@ def load_dataset(name: str, cache: Path | None = None) -> Dataset:
         return _digits()
     if is_own_data(name):
         return load_own_data(name, cache)
+    if is_own_code(name):
+        return _call_own_loader(name)
     if name not in DATASETS:
-        known = ["digits", *DATASETS, *(f"{kind}:PATH" for kind in OWN_KINDS)]
+        known = ["digits", *DATASETS, *(f"{kind}:PATH" for kind in OWN_KINDS), "FILE.py:FUNCTION"]
         hint = _path_hint(name) or near_miss(name, known)
         raise UserError("dataset", name, f"unknown data set{hint}; allowed: {', '.join(known)}")
     path = prepared_path(name, cache)
     if not path.exists():
         raise UserError("dataset", name, f"not prepared in {path.parent}; run: fedflat data prepare {name}")
     return read_prepared(path)
+
+
+def _call_own_loader(name: str) -> Dataset:
+    """Return what the function of PATH.py:FUNCTION returns: a Dataset, or arrays x, y, x_test, y_test."""
+    made = load_own_code("dataset", name)
+    if callable(made):
+        with explain_own_errors("dataset", name, [split_own_code(name)[0]]):
+            made = made()
+    if isinstance(made, tuple) and len(made) == 4:
+        made = Dataset.from_arrays(*made, name=short_own_code(name))
+    if not isinstance(made, Dataset):
+        allowed = "a fedflat.Dataset, or a function that returns one or arrays x, y, x_test, y_test"
+        raise UserError("dataset", name, f"must be {allowed}, not {type(made).__name__}")
+    return made
 
 
 def _path_hint(name: str) -> str:
@@ -180,6 +198,8 @@ def _path_hint(name: str) -> str:
         kind = "parquet" if any(path.rglob("*.parquet")) else "folder"
     else:
         kind = "npz" if path.suffix == ".npz" else ""
+    if path.suffix == ".py":
+        return f" (did you mean {name}:FUNCTION?)"
     return f" (did you mean {kind}:{name}?)" if kind else ""
 
 

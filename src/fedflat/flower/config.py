@@ -87,6 +87,7 @@ def to_run_config(experiment: Experiment, federation: FederationOptions) -> dict
         federation: the federation's own options.
     """
     values = experiment_to_dict(experiment)
+    values.pop("code", None)  # every node has its own copy of such files
     if experiment.probes:
         refuse_probes(experiment.probes)
     if len(experiment.seeds) != 1:

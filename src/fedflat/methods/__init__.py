@@ -7,11 +7,13 @@ imported when the method is first used, so that a run imports its own method onl
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, MutableMapping
+from dataclasses import MISSING, fields
 from importlib import import_module
 from typing import Any, TypeVar
 
 from fedflat.core.method import Method
-from fedflat.errors import UserError
+from fedflat.errors import UserError, near_miss
+from fedflat.own_code import absolute_own_code, is_own_code, load_own_code
 
 M = TypeVar("M", bound=type[Method])
 
@@ -25,6 +27,7 @@ class MethodRegistry(MutableMapping[str, type[Method]]):
 
     def __init__(self, built_in: dict[str, str]) -> None:
         self._entries: dict[str, str | type[Method]] = dict(built_in)
+        self._own: dict[type[Method], str] = {}  # PATH.py:CLASS of the methods that were given so
 
     def __getitem__(self, name: str) -> type[Method]:
         entry = self._entries[name]
@@ -46,13 +49,38 @@ class MethodRegistry(MutableMapping[str, type[Method]]):
         return len(self._entries)
 
     def name_of(self, cls: type[Method]) -> str:
-        """Return the name of a method's class in the registry, or the class's own name if it is not registered.
+        """Return the name by which `find` gives a method's class: PATH.py:CLASS, NAME, or MODULE:CLASS.
 
         Args:
-            cls: a method's class.
+            cls: a method's class. If it is not registered, its name is that of its module and its own.
         """
+        if cls in self._own:
+            return self._own[cls]
         entries = (f"{cls.__module__.removeprefix(f'{__name__}.')}:{cls.__name__}", cls)
-        return next((name for name, entry in self._entries.items() if entry in entries), cls.__name__)
+        registered = (name for name, entry in self._entries.items() if entry in entries)
+        return next(registered, f"{cls.__module__}:{cls.__qualname__}")
+
+    def find(self, name: str) -> type[Method]:
+        """Return a method's class by its name, by PATH.py:CLASS, or by MODULE:CLASS.
+
+        Args:
+            name: the name, as the command line and configuration files give it.
+
+        Raises:
+            UserError: there is no such method.
+        """
+        if is_own_code(name):
+            cls = _check_class(name, load_own_code(None, name))
+            self._own[cls] = absolute_own_code(name)
+            return cls
+        if ":" in name:
+            return _check_class(name, _import_class(name))
+        if name not in self:
+            problem = (
+                f"unknown{near_miss(name, self)}; methods are {', '.join(self)}, or a class of yours, FILE.py:CLASS"
+            )
+            raise UserError(None, f"method {name}", problem)
+        return self[name]
 
     def class_named(self, name: str) -> type[Method] | None:
         """Return the built-in method whose class has this name, None if there is none.
@@ -65,6 +93,31 @@ class MethodRegistry(MutableMapping[str, type[Method]]):
     def class_names(self) -> list[str]:
         """Return the class names of the built-in methods."""
         return [entry.partition(":")[2] for entry in self._entries.values() if isinstance(entry, str)]
+
+
+def _import_class(name: str) -> Any:
+    """The class that MODULE:CLASS names; UserError if the module cannot be imported here."""
+    module, _, cls = name.partition(":")
+    try:
+        found: Any = import_module(module)
+        for part in cls.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError, ValueError) as error:
+        problem = f"there is no {cls} in the module {module} here ({error}); give its file, FILE.py:{cls}"
+        raise UserError(None, f"method {name}", problem) from None
+    return found
+
+
+def _check_class(name: str, cls: Any) -> type[Method]:
+    """The class; UserError if it is not that of a method with default values."""
+    if not (isinstance(cls, type) and issubclass(cls, Method)):
+        raise UserError(None, f"method {name}", "is not a class derived from fedflat.Method")
+    if "__dataclass_params__" not in vars(cls) and "__annotations__" in vars(cls):
+        raise UserError(None, f"method {name}", "its class needs the line @dataclass(frozen=True) above it")
+    required = [f.name for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING]
+    if required:
+        raise UserError(None, f"method {name}", f"its hyper-parameter {required[0]} needs a default value")
+    return cls
 
 
 METHODS = MethodRegistry(

@@ -10,13 +10,17 @@ because its normalisation needs the mask of the padding or its dropout the keys 
 
 from __future__ import annotations
 
+import copy
+import inspect
 from collections.abc import Callable
+from typing import Any
 
 from torch import nn
 
 from fedflat.errors import UserError, near_miss
 from fedflat.models import cnn, resnet, vit
 from fedflat.models.layers import Shape
+from fedflat.own_code import explain_own_errors, is_own_code, load_own_code, split_own_code
 
 MODELS: dict[str, Callable[[Shape, int], nn.Module]] = {
     "digits-cnn": cnn.digits_cnn,
@@ -38,14 +42,32 @@ def build_model(name: str, shape: Shape, classes: int) -> nn.Module:
     """Return a new model, with parameters drawn from torch's global random generator.
 
     Args:
-        name: a name of MODELS, such as "resnet18".
+        name: a name of MODELS, such as "resnet18", or PATH.py:NAME: a module, or a class or function that makes one. It
+            is called with `shape` and `classes` if it has arguments of these names.
         shape: channels, height and width of an image.
         classes: the number of classes.
 
     Raises:
         UserError: there is no model of this name, or it cannot take images of this shape.
     """
+    if is_own_code(name):
+        return _build_own_model(name, shape, classes)
     if name not in MODELS:
         known = ", ".join(MODELS)
-        raise UserError("model", name, f"unknown model{near_miss(name, MODELS)}; the models are {known}")
+        hint = f" (did you mean {name}:CLASS?)" if name.endswith(".py") else near_miss(name, MODELS)
+        raise UserError("model", name, f"unknown model{hint}; the models are {known}, or one of yours, FILE.py:CLASS")
     return MODELS[name](shape, classes)
+
+
+def _build_own_model(name: str, shape: Shape, classes: int) -> nn.Module:
+    """Return the module of PATH.py:NAME, a new one for every call."""
+    made = load_own_code("model", name)
+    if isinstance(made, nn.Module):
+        return copy.deepcopy(made)
+    given: dict[str, Any] = {"shape": shape, "classes": classes}
+    known = inspect.signature(made).parameters if callable(made) else {}
+    with explain_own_errors("model", name, [split_own_code(name)[0]]):
+        made = made(**{word: value for word, value in given.items() if word in known}) if callable(made) else made
+    if not isinstance(made, nn.Module):
+        raise UserError("model", name, f"must be a torch.nn.Module or make one, not {type(made).__name__}")
+    return made

@@ -27,6 +27,7 @@ from fedflat.engine.rounds import Engine, Trial
 from fedflat.errors import NOT_SHOWN, UserError, mention
 from fedflat.methods.differential_privacy import set_noise_key
 from fedflat.models import build_model
+from fedflat.own_code import is_own_code
 from fedflat.runs.experiment import Experiment
 
 LARGE_MODEL = 5_000_000  # parameters above which a CPU trains clients one after another
@@ -94,7 +95,7 @@ def build_run(
     task.model.to(device)  # for its buffers
     starts = [task.flatten(dict(model.named_parameters())).detach().to(device) for model in models]
     _check_optimiser(experiment, starts[0])
-    if not isinstance(experiment.model, str):
+    if not isinstance(experiment.model, str) or is_own_code(experiment.model):
         check_model_output(task, starts[0], _two_samples(client_data), dataset.classes)
     return BuiltRun(dataset, client_rows, client_data, task, starts, participation)
 

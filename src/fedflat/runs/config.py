@@ -23,6 +23,8 @@ from fedflat.data.dataset import Dataset
 from fedflat.errors import UserError, mention, near_miss
 from fedflat.methods import METHODS
 from fedflat.options import value_words
+from fedflat.own_code import absolute_own_code, is_own_code, short_own_code
+from fedflat.runs.code_files import changed_files, code_checksums
 from fedflat.runs.experiment import Experiment, Setting
 
 MAY_CHANGE = ("engine",)  # options that may change when a run is resumed
@@ -95,7 +97,9 @@ def is_unedited(text: str) -> bool:
 def same_run(one: str, other: str, ignored: Collection[str] = MAY_CHANGE) -> bool:
     """Return whether two configurations have the same options, except for the `ignored` ones."""
     first, second = _parse_options(one), _parse_options(other)
-    return first is not None and second is not None and _compared(first, ignored) == _compared(second, ignored)
+    if first is None or second is None or _compared(first, ignored) != _compared(second, ignored):
+        return False
+    return "code" in ignored or not changed_files(first.get("code"), second.get("code"))
 
 
 def config_differences(
@@ -109,11 +113,14 @@ def config_differences(
         where: where `stored` was found, in the message: "lr: 0.1 in the folder, 0.05 given".
         ignored: options that may differ.
     """
-    old, new = (_by_option(_compared(_parse_options(text) or {}, ignored)) for text in (stored, given))
+    first, second = (_parse_options(text) or {} for text in (stored, given))
+    old, new = (_by_option(_compared(values, ignored)) for values in (first, second))
     if not old:
         return ["its config.yaml cannot be read"]
     names = [name for name in new | old if old.get(name) != new.get(name)]
-    return [f"{name}: {_value_text(old, name)} in the {where}, {_value_text(new, name)} given" for name in names]
+    changed = changed_files(first.get("code"), second.get("code")) if "code" not in ignored else []
+    differ = [f"{name}: {_value_text(old, name)} in the {where}, {_value_text(new, name)} given" for name in names]
+    return differ + changed
 
 
 def growing_options(stored: str, given: str, may_grow: Collection[str] = MAY_GROW, trained: int = 0) -> tuple[str, ...]:
@@ -145,8 +152,17 @@ def _parse_options(text: str) -> dict[str, Any] | None:
 
 
 def _compared(values: Mapping[str, Any], ignored: Collection[str]) -> dict[str, Any]:
-    """The options that must agree, as they are written today."""
-    return {name: upgrade_method(value) for name, value in values.items() if name not in ignored}
+    """The options that must agree, as they are written today; code of the user's by its name without folders."""
+    left_out = {*ignored, "code"}
+    return {name: _without_folders(upgrade_method(value)) for name, value in values.items() if name not in left_out}
+
+
+def _without_folders(value: Any) -> Any:
+    """PATH.py:NAME as FILE.py:NAME, and a method's MODULE:CLASS as CLASS, which early versions wrote."""
+    if isinstance(value, Mapping) and isinstance(value.get("name"), str):
+        name = value["name"] if is_own_code(value["name"]) else value["name"].rpartition(":")[2]
+        return {key: _without_folders(each) for key, each in value.items()} | {"name": short_own_code(name)}
+    return short_own_code(value) if isinstance(value, str) else value
 
 
 def _value_text(options: Mapping[str, Any], name: str) -> str:
@@ -201,7 +217,7 @@ def method_from_dict(data: Any, where: str = "method") -> Method:
     data = {"name": data} if isinstance(data, str) else upgrade_method(data)
     if not isinstance(data, Mapping) or "name" not in data:
         raise UserError(None, where, "must be a method's name or a mapping with the key 'name'")
-    cls = find_method(str(data["name"]))
+    cls = METHODS.find(str(data["name"]))
     values = {name: tuple(v) if isinstance(v, list) else v for name, v in data.items() if name != "name"}
     if error := _unknown_key(values, [f.name for f in dataclasses.fields(cls)]):
         raise UserError(None, f"{where} {data['name']}", error)
@@ -210,18 +226,11 @@ def method_from_dict(data: Any, where: str = "method") -> Method:
     return cls(**{**values, **inner})
 
 
-def find_method(name: str) -> type[Method]:
-    """Return a method's class by its command-line name; raise UserError if there is none."""
-    if name not in METHODS:
-        problem = f"unknown{near_miss(name, METHODS)}; methods are {', '.join(METHODS)}"
-        raise UserError(None, f"method {name}", problem)
-    return METHODS[name]
-
-
 def experiment_to_dict(experiment: Experiment) -> dict[str, Any]:
     """Return an experiment as values that YAML can hold.
 
-    A data set or a model that is a Python object becomes own:NAME-CHECKSUM. Options of unused features are left out.
+    A data set or a model that is a Python object becomes own:NAME-CHECKSUM. `code` has the checksums of the user's
+    files that are given as PATH.py:NAME. Options of unused features are left out.
     """
     used: dict[str, Any] = {"probes": experiment.probes, "probe_every": experiment.probes}
     used |= {"validation": experiment.validation, "sampling": experiment.sampling != "uniform"}
@@ -233,12 +242,16 @@ def experiment_to_dict(experiment: Experiment) -> dict[str, Any]:
     values |= {"local_epochs": experiment.epochs} if "local_epochs" in values else {}
     values |= {name: with_checksum(values[name]) for name in ("availability", "client_settings") if name in values}
     lists = {name: list(v) for name, v in values.items() if isinstance(v, tuple)}
-    own = {name: _own_name(values[name]) for name in ("dataset", "model") if not isinstance(values[name], str)}
-    return {"method": method_to_dict(experiment.method), **values, **lists, **own}
+    own = {name: _own_name(values[name]) for name in ("dataset", "model")}
+    code = code_checksums(experiment)
+    method = method_to_dict(experiment.method)
+    return {"method": method, **values, **lists, **own, **({"code": code} if code else {})}
 
 
 def _own_name(value: Any) -> str:
-    """own:NAME-CHECKSUM: a folder can only be resumed with the data and the initial model that it was begun with."""
+    """A name, or own:NAME-CHECKSUM: a folder is only resumed with the data and the initial model it was begun with."""
+    if isinstance(value, str):
+        return absolute_own_code(value) if is_own_code(value) else value
     if isinstance(value, Dataset):
         fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
         tensors = {name: v for name, v in fields.items() if isinstance(v, Tensor)}
@@ -253,6 +266,7 @@ def experiment_from_dict(data: Any) -> Experiment:
     """Return the experiment that a mapping describes; raise UserError for unknown keys. Values are not checked."""
     if not isinstance(data, Mapping):
         raise UserError(None, "options", "must be a mapping, such as 'rounds: 60'")
+    data = {name: value for name, value in data.items() if name != "code"}
     if error := _unknown_key(data, [f.name for f in dataclasses.fields(Experiment)]):
         raise error
     values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in data.items()}

@@ -23,6 +23,7 @@ from fedflat.engine.rounds import Trial, has_diverged
 from fedflat.errors import UserError
 from fedflat.options import check
 from fedflat.runs.build import BuiltRun, build_run
+from fedflat.runs.code_files import changed_files, code_checksums
 from fedflat.runs.config import MAY_GROW, dump_experiment, load_experiment, parse_yaml, same_run
 from fedflat.runs.experiment import Experiment, Setting
 from fedflat.runs.folder import (
@@ -207,6 +208,7 @@ def read_trained_run(folder: Path, experiment: Experiment | None = None, advice:
     rounds, known = int(tensors["counters"][0]), trained_seeds(tensors)
     if not complete:
         print(f"run {folder}: {_describe_unfinished(experiment, rounds, known)}", file=sys.stderr)
+    _tell_changed_files(folder, experiment)
     experiment = dataclasses.replace(experiment, seeds=tuple(seed for seed in experiment.seeds if seed in known))
     built = build_run(experiment)
     trained, now = _read_result(folder, []).clients if complete else None, len(built.client_rows)
@@ -225,6 +227,13 @@ def _describe_unfinished(planned: Experiment, rounds: int, seeds: Collection[int
     return f"unfinished; its last checkpoint is of round {rounds} of {planned.rounds}{without}"
 
 
+def _tell_changed_files(folder: Path, experiment: Experiment) -> None:
+    """Print which files of the user's have changed since the run was trained."""
+    stored = _read_file(folder / "config.yaml", _parse_config)
+    for change in changed_files(stored.get("code"), code_checksums(experiment)):
+        print(f"run {folder}: {change} since it was trained", file=sys.stderr)
+
+
 def _run_error(folder: Path, problem: str) -> UserError:
     return UserError(None, f"run {folder}", problem)
 
@@ -235,7 +244,7 @@ def _read_checkpoint(folder: Path, experiment: Experiment, may_grow: Collection[
     tensors = load_tensors(path)
     if tensors is None or "counters" not in tensors:
         raise _run_error(folder, f"its checkpoint is missing or damaged ({path})")
-    may_differ = ("engine", "device", "precision")
+    may_differ = ("engine", "device", "precision", "code")
     if mismatch := checkpoint_mismatch(path, dump_experiment(experiment), may_differ, may_grow):
         raise _run_error(folder, mismatch)
     return tensors

@@ -17,8 +17,10 @@ from statistics import fmean
 from typing import Any
 
 from fedflat.errors import UserError
+from fedflat.methods import METHODS
+from fedflat.own_code import short_own_code
 from fedflat.runs.callbacks import Callback, TrainingView
-from fedflat.runs.config import experiment_to_dict, method_to_dict
+from fedflat.runs.config import experiment_to_dict
 from fedflat.runs.folder import write_atomically
 
 Rows = Sequence[Mapping[str, Any]]
@@ -162,7 +164,7 @@ def _tracked_id(view: TrainingView, tracker: str, make: Callable[[], str]) -> st
 
 
 def _run_name(view: TrainingView) -> str:
-    return view.folder.resolve().name if view.folder else method_to_dict(view.experiment.method)["name"]
+    return view.folder.resolve().name if view.folder else short_own_code(METHODS.name_of(type(view.experiment.method)))
 
 
 def _summary(view: TrainingView) -> dict[str, float]:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from fedflat.core.local_training import count_traffic
+from fedflat.core.method_check import check_own_method, explain_method_errors
 from fedflat.core.state import send_to_device
 from fedflat.core.task import Batch, Task
 from fedflat.engine.memory import explain_out_of_memory
@@ -30,10 +31,13 @@ from fedflat.engine.rounds import (
     train_cohorts,
     update_servers,
 )
+from fedflat.engine.sequential import client_batches
+from fedflat.methods import METHODS
+from fedflat.own_code import short_own_code
 from fedflat.probes import ProbeRunner, refuse_probes
-from fedflat.runs.build import BuiltRun, build_engine, build_run, client_state_device
+from fedflat.runs.build import BuiltRun, build_engine, build_run, choose_engine, client_state_device
 from fedflat.runs.callbacks import CallbackRunner, check_callback
-from fedflat.runs.config import dump_experiment, method_to_dict
+from fedflat.runs.config import dump_experiment
 from fedflat.runs.experiment import Experiment
 from fedflat.runs.folder import RunFolder, has_training, trial_tensors
 from fedflat.runs.interrupt import InterruptAfterRound, Interrupted
@@ -161,9 +165,10 @@ class Training:
         self.processes.set_round(self.round + 1)
         self.last_cohort = None
         for exchange in range(self.experiment.method.exchanges):
-            jobs = self.begin_exchange(exchange)
-            trained = train_cohorts(self.experiment.method, self.engine, jobs)
-            self.finish_exchange(trained)
+            with explain_method_errors(self.experiment.method):
+                jobs = self.begin_exchange(exchange)
+                trained = train_cohorts(self.experiment.method, self.engine, jobs)
+                self.finish_exchange(trained)
             if self.keeps_local_models:
                 self.last_cohort = jobs[0], trained[0]
         self.end_round()
@@ -269,7 +274,7 @@ class Training:
         clients = len(self.built.client_rows)
         sent = count_traffic(experiment.method, self.built.initial_params[0])
         result = Result(
-            method=method_to_dict(experiment.method)["name"],
+            method=short_own_code(METHODS.name_of(type(experiment.method))),
             seeds=seeds,
             rounds=self.round,
             seconds=round(self.seconds, 3),
@@ -305,6 +310,14 @@ class AddedSeeds(Training):
         return self.round >= self.until
 
 
+def check_method(experiment: Experiment, built: BuiltRun) -> None:
+    """Try out a method that is not of this package; raise UserError with the rule that it breaks."""
+    client = next(client for client, rows in enumerate(built.client_rows) if len(rows))
+    batch = next(client_batches(built.client_data, experiment.seeds[0], 0, client, 0))
+    engine = choose_engine(experiment, built.task, built.client_data.y.device)
+    check_own_method(experiment.method, built.task, built.initial_params[0], batch, engine != "sequential")
+
+
 @contextmanager
 def open_training(experiment: Experiment, out: str | Path | None, resume: bool) -> Iterator[Training]:
     """Build an experiment and open its folder while the `with` block lasts; the arguments are those of `run`."""
@@ -329,6 +342,7 @@ def _open_training(
     built = build_run(experiment)
     for start in built.initial_params:
         processes.broadcast(start)
+    check_method(experiment, built)
     resume = resume or torchrun_restarts() > 0
     folder = None if out is None else open_folder(processes, Path(out), dump_experiment(experiment), resume)
     try:

@@ -1,0 +1,190 @@
+"""FILE.py:NAME as method, model and data set: runs, what their folders remember, and mistakes in such files."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+import fedflat as ff
+from fedflat.cli import main
+from fedflat.methods import METHODS
+from fedflat.runs.callbacks import CallbackError, TrainingView
+from fedflat.runs.config import config_differences, dump_experiment, load_experiment, same_run
+
+PAGE = (Path(__file__).parents[2] / "docs" / "own-code.md").read_text(encoding="utf-8")
+SMALL = shlex.split("--rounds 2 --clients 4 --cohort 2 --partition iid --local-epochs 1")
+OWN = shlex.split("--model my_model.py:Net --dataset my_data.py:load")
+HEAD = """
+from dataclasses import dataclass
+from typing import NamedTuple
+import torch
+import fedflat as ff
+
+class State(NamedTuple):
+    steps: torch.Tensor
+
+@dataclass(frozen=True)
+class Bad(ff.Method):
+"""
+
+
+@pytest.fixture(autouse=True)
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.chdir(tmp_path)
+    for block in re.findall(r"```python\n(.*?)```", PAGE, re.S):
+        (tmp_path / block.split()[1]).write_text(block)
+    known = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - known:
+        if str(tmp_path) in (getattr(sys.modules[name], "__file__", None) or ""):
+            del sys.modules[name]
+
+
+def words(command: str) -> list[str]:
+    return [*shlex.split(command), *SMALL]
+
+
+def test_the_page_works(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run, compare, help = re.findall(r"^fedflat (\w+ .*)", PAGE, re.M)[:3]
+    assert main([*words(run), "--out", "one"]) == 0
+    assert main([*words(compare), *OWN, "--out", "two"]) == 0
+    assert "my_method.py:FedNGD" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(shlex.split(help))
+    assert re.search(r"--length FLOAT +Length of a step, before", capsys.readouterr().out)
+    config = yaml.safe_load((files / "one" / "config.yaml").read_text())
+    assert config["method"] == {"name": f"{files}/my_method.py:FedNGD", "length": 0.5}
+    assert [Path(path).name for path in config["code"]] == ["my_method.py", "my_data.py", "my_model.py"]
+    assert {path.name for path in (files / "two").iterdir()} > {"fedavg", "my_method.py-FedNGD-length=0.5"}
+    assert main(["analyse", "one", "--what", "lpf", "--samples", "20"]) == 0
+    assert main(["personalise", "one", "--epochs", "0", "1", "--no-alone"]) == 0
+    assert isinstance(ff.load_model("one"), torch.nn.Sequential)
+    assert not capsys.readouterr().err
+    assert main([*words("run my_method.py:FedNGD --length -1"), *OWN]) == 2
+    assert "--length -1.0: must be more than 0" in capsys.readouterr().err
+
+
+def test_a_changed_file_is_refused_on_resume_and_told_later(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    class Breaks:
+        def on_round(self, view: TrainingView) -> None:
+            if view.round == 1:
+                raise RuntimeError
+
+    assert main([*words("run my_method.py:FedNGD"), *OWN, "--out", "whole"]) == 0
+    experiment = load_experiment(files / "whole" / "config.yaml")
+    with pytest.raises(CallbackError):
+        ff.run(experiment, out="torn", callbacks=[Breaks()])
+    source = (files / "my_method.py").read_text()
+    (files / "my_method.py").write_text(source + "# changed\n")
+    capsys.readouterr()
+    assert main(shlex.split("run --config torn/config.yaml --out torn --resume")) == 2
+    assert re.search(r"my_method\.py has changed \(SHA-256 \w{12}…, now \w{12}…\)", capsys.readouterr().err)
+    assert ff.load_model("whole")
+    assert "run whole: my_method.py has changed (SHA-256" in capsys.readouterr().err
+    (files / "my_method.py").write_text(source)
+    assert main(shlex.split("run --config torn/config.yaml --out torn --resume")) == 0
+    metrics = [re.sub('"seconds.*', "", (files / name / "metrics.jsonl").read_text()) for name in ("torn", "whole")]
+    assert metrics[0] == metrics[1]
+
+
+def test_a_project_may_be_moved(files: Path) -> None:
+    here = dump_experiment(ff.Experiment(model="my_model.py:Net", dataset="my_data.py:load"))
+    moved = here.replace(str(files), "/elsewhere")
+    assert same_run(here, moved)
+    changed = re.sub(r"(my_model.py: ')?\b[0-9a-f]{64}", lambda found: (found[1] or "") + "0" * 64, here)
+    assert not same_run(here, changed)
+    assert any(text.startswith("my_model.py has changed") for text in config_differences(here, changed))
+    assert same_run(here, changed, ("engine", "code"))
+
+
+STEP = "def step(self, task, w, batch, msg, client):\n"
+REPLY = "def reply(self, w, msg, client, local):\n"
+UPDATE = "def update(self, server, cohort):\n"
+CLIENT = "def init_client(self, params):\n"
+IF_TENSOR = STEP + "  if w.norm() > 1:\n   w = w / 2\n  return task.grad(w, batch), client"
+BODIES = [  # what a method does, and the line that it gets
+    (IF_TENSOR, r"line 13 of bad.py \(if w.norm\(\) > 1:\): .* `if` and `while` cannot look at a tensor"),
+    (STEP + "  return w / w.norm().item(), client", r"line 13 .*\.item\(\)"),
+    (
+        STEP + "  return task.grad(w, batch)",
+        r"step, line 12 of bad.py: must return two things, .*, not float32 \[\d+\]",
+    ),
+    (STEP + "  return w[:3], client", r"the direction must be .* like w, not float32 \[3\]"),
+    (CLIENT + "  return State(0.0)", r"init_client, line 12 .* not State\(steps: float\)"),
+    (
+        CLIENT + "  return State(params)\n " + REPLY + "  return ff.Reply(w), ()",
+        r"reply, line 14 .*'steps' was .* not there",
+    ),
+    (UPDATE + "  return ff.Server(server.params.double())", r"must keep .*: 'params' was float32 .* is float64"),
+    (UPDATE + "  server.params.add_(1)\n  return server", r"update, line 12 .* in place"),
+    (REPLY + "  self.last = w\n  return ff.Reply(w), client", r"line 13 .*on the method itself"),
+    (STEP + "  return torch.randn(w.shape), client", r"line 13 .*random numbers of torch"),
+    ("def broadcast(self, server):\n  return server.parms", r"line 13 .*AttributeError: .* no attribute 'parms'"),
+]
+
+
+@pytest.mark.parametrize(("body", "problem"), BODIES, ids=range(len(BODIES)))
+def test_mistakes_in_a_method_are_one_line(body: str, problem: str, files: Path, capsys) -> None:
+    (files / "bad.py").write_text(f"{HEAD} {body}\n")
+    assert main([*words("run bad.py:Bad"), *OWN, "--out", "run"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.match(f"fedflat: method Bad: .*{problem}", line), line
+    assert not (files / "run").exists()
+
+
+def test_debug_shows_everything_and_sequential_takes_if(files: Path) -> None:
+    (files / "bad.py").write_text(f"{HEAD} {IF_TENSOR}\n")
+    with pytest.raises(ff.UserError) as error:
+        main([*words("run bad.py:Bad --debug"), *OWN, "--out", "run"])
+    assert "vmap" in str(error.value.__cause__)
+    assert main([*words("run bad.py:Bad --engine sequential"), *OWN, "--out", "run"]) == 0
+
+
+MISTAKES = {
+    "run nowhere.py:A": "method nowhere.py:A: there is no file",
+    "run my_method.py:FedNG": "no FedNG in my_method.py (did you mean FedNGD?); it has FedNGD",
+    "run my_model.py:Net": "method my_model.py:Net: is not a class derived from fedflat.Method",
+    "run broken.py:A": "line 1 of broken.py: SyntaxError",
+    "run raises.py:A": "line 2 of raises.py (1 / 0): ZeroDivisionError: division by zero",
+    "run fedavg --model my_model.py": "--model my_model.py: unknown model (did you mean my_model.py:CLASS?)",
+    "run fedavg --model my_data.py:load": "--model my_data.py:load: must be a torch.nn.Module or make one, not tuple",
+    "run fedavg --dataset my_data.py": "--dataset my_data.py: unknown data set (did you mean my_data.py:FUNCTION?)",
+    "run fedavg --dataset raises.py:load": "--dataset raises.py:load: line 2 of raises.py",
+    "run fedavg --dataset fails.py:load": "line 2 of fails.py (return open('nothing')): FileNotFoundError",
+    "run fedavg --dataset fails.py:other": "must be a fedflat.Dataset, or a function that returns one",
+}
+
+
+@pytest.mark.parametrize(("command", "problem"), MISTAKES.items())
+def test_mistakes_in_files(command: str, problem: str, files: Path, capsys) -> None:
+    (files / "broken.py").write_text("def (:\n")
+    (files / "raises.py").write_text("x = 1\n1 / 0\n")
+    (files / "fails.py").write_text("def load():\n    return open('nothing')\n\ndef other():\n    return 3\n")
+    assert main([*words(command), "--out", "run"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert problem in line
+    assert not (files / "run").exists()
+
+
+def test_a_method_of_a_module_is_found_by_its_path(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (files / "my_project").mkdir()
+    (files / "my_project" / "rules.py").write_text((files / "my_method.py").read_text())
+    monkeypatch.syspath_prepend(str(files))
+    from my_project.rules import FedNGD  # type: ignore[import-not-found]
+
+    experiment = ff.Experiment(method=FedNGD(length=2.0), dataset="my_data.py:load", model="mlp", rounds=1, cohort=2)
+    ff.run(experiment, out="run")
+    config = yaml.safe_load((files / "run" / "config.yaml").read_text())
+    assert config["method"] == {"name": "my_project.rules:FedNGD", "length": 2.0}
+    assert f"{files}/my_project/rules.py" in config["code"]
+    assert ff.load_model("run")
+    assert load_experiment(files / "run" / "config.yaml").method == FedNGD(length=2.0)
+    with pytest.raises(ff.UserError, match=r"there is no FedNGD in the module nowhere here .*; give its file"):
+        METHODS.find("nowhere:FedNGD")
