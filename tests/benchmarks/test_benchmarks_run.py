@@ -177,3 +177,16 @@ def test_jobs_beside_the_plain_loop() -> None:
     assert row["ratio"] == pytest.approx(row["loop_ms_per_round"] / row["ms_per_round"], abs=0.06)
     assert (row["rounds"], row["repetitions"]) == (1, 2)
     assert lines[-1].startswith(f"| digits | auto | 1 | {row['full_job_s']} |")
+
+
+def test_compression(tmp_path) -> None:
+    files = {name: tmp_path / f"compression.{name}" for name in ("json", "png", "md")}
+    small = ["--dataset", "digits", "--rounds", "1", "--methods", "fedavg", "--device", "cpu"]
+    where = ["--runs", str(tmp_path / "runs"), "--out", str(files["json"]), "--plot", str(files["png"])]
+    text = run("compression.py", *small, *where, "--bits", "32", "1", "--page", str(files["md"]))
+    full, one_bit = json.loads(files["json"].read_text())["records"]
+    assert (full["bits"], one_bit["bits"]) == (32, 1)
+    assert one_bit["bytes_up"] < full["bytes_up"] / 25
+    assert all(record["lambda1"][0] > 0 for record in (full, one_bit))
+    assert text.splitlines()[1:] == [line for line in files["md"].read_text().splitlines() if line.startswith("|")]
+    assert files["png"].read_bytes().startswith(b"\x89PNG")
