@@ -18,11 +18,16 @@ from variants import DEFAULTS
 
 from fedflat.core.method import Method
 from fedflat.engine import ENGINES
+from fedflat.engine.aggregation import Aggregation, ClipBound
+from fedflat.engine.attacks import ReplyAttack
 from fedflat.engine.distributed import Distributed
 from fedflat.engine.processes import ProcessGroup, find_rank, join_processes
 from fedflat.engine.rounds import Trial
 from fedflat.methods.fedgloss import FedGloSS
+from fedflat.methods.fednova import FedNova
 from fedflat.methods.fedsam import FedSAM
+from fedflat.methods.naivefedgloss import NaiveFedGloSS
+from fedflat.methods.scaffold import SCAFFOLD
 from fedflat.runs.shared_folder import SharedFolder
 
 COHORTS = ([0, 2, 1], [1], [3], [2, 0, 3, 1])  # in the second round two clients, one for each seed
@@ -50,18 +55,33 @@ def gathered(processes: ProcessGroup, method: str, trials: list[Trial]) -> Mappi
     return folder.saved
 
 
-def train(method: Method, engine: str) -> list[Trial]:
+def train(method: Method, engine: str, **replies: Any) -> list[Trial]:
     """Train a method; clients of FedSAM and FedGloSS keep their momentum between rounds."""
     optimiser = tiny.sgd()._replace(keeps_state=isinstance(method, FedSAM | FedGloSS))
-    return tiny.train(method, engine, range(ROUNDS), cohorts=COHORTS, optimiser=optimiser)
+    return tiny.train(method, engine, range(ROUNDS), cohorts=COHORTS, optimiser=optimiser, **replies)
+
+
+NOISE = ReplyAttack("noise", 3.0, frozenset({1, 2}), ("steps",))
+ROBUST: dict[str, tuple[Method, dict[str, Any]]] = {
+    "attacked": (SCAFFOLD(), {"attack": NOISE}),
+    "clipped": (FedNova(), {"aggregation": Aggregation(ClipBound(0.01, False), bookkeeping=("steps",))}),
+    "clipped by the median": (
+        FedNova(),
+        {"aggregation": Aggregation(ClipBound(1.0, True), bookkeeping=("steps",)), "attack": NOISE},
+    ),
+    "median": (SCAFFOLD(), {"aggregation": Aggregation(rule="median"), "attack": NOISE}),
+    "trimmed": (FedNova(), {"aggregation": Aggregation(rule="trimmed", share=0.25), "attack": NOISE}),
+    "krum": (NaiveFedGloSS(), {"aggregation": Aggregation(rule="krum", attackers=1), "attack": NOISE}),
+}  # method, and how its replies are changed and averaged
+CASES: dict[str, tuple[Method, dict[str, Any]]] = {name: (method, {}) for name, method in DEFAULTS.items()} | ROBUST
 
 
 def main(out: str) -> None:
     results: dict[str, Tensor] = {}
     with join_processes(find_rank("distributed"), "cpu") as processes:
         ENGINES["distributed"] = functools.partial(Distributed, processes=processes)
-        for name, method in DEFAULTS.items():
-            results |= gathered(processes, name, train(method, "distributed"))
+        for name, (method, replies) in CASES.items():
+            results |= gathered(processes, name, train(method, "distributed", **replies))
         if processes.leads:
             save_file({name: tensor.contiguous().clone() for name, tensor in results.items()}, out)
 

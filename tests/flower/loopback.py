@@ -21,7 +21,7 @@ from fedflat.engine.sequential import Sequential
 from fedflat.flower.app import client_app, server_app
 from fedflat.flower.config import FederationOptions, to_run_config
 from fedflat.flower.server import serve
-from fedflat.runs.build import build_run
+from fedflat.runs.build import build_attack, build_run
 from fedflat.runs.folder import load_tensors
 
 EXPERIMENT = ff.Experiment(
@@ -69,7 +69,7 @@ class Loopback:
         before = RecordDict(dict(context.state))
         try:
             reply = self.app(message, context)
-            if self.change and message.metadata.message_type.startswith("train"):
+            if self.change and not reply.has_error() and message.metadata.message_type.startswith("train"):
                 reply = self.change(context.node_config["partition-id"], reply)
         except Exception as error:
             context.state = before  # as in Flower, where a client that raises leaves its context as it was
@@ -81,8 +81,8 @@ class Loopback:
 
 
 def federate(grid: Loopback, experiment: ff.Experiment, out: Path, **options: Any) -> dict[str, Tensor]:
-    """Train and return the server's state."""
-    serve(experiment, FederationOptions(out=str(out), **options), grid)  # type: ignore[arg-type]
+    """Train and return the server's state. A round does not wait for nodes, unless `min_nodes` is given."""
+    serve(experiment, FederationOptions(out=str(out), **{"min_nodes": 1, **options}), grid)  # type: ignore[arg-type]
     return server_state(out)
 
 
@@ -113,8 +113,10 @@ def simulate(experiment: ff.Experiment, missing: Mapping[int, set[int]] | None =
 
 def _round(experiment: ff.Experiment, built: Any, engine: Sequential, trial: Trial, r: int, clients: list[int]) -> None:
     sizes = [len(built.client_rows[client]) if experiment.weights == "examples" else 1 for client in clients]
-    optimiser, weights = experiment.optimiser_at(r, trial.server.params), torch.tensor(sizes).float()
-    play_round(experiment.method, engine, [trial], r, [clients], [weights], experiment.clients, optimiser)
+    optimiser, weights = experiment.optimiser_at(r, trial.server.params), [torch.tensor(sizes).float()]
+    replies = (experiment.aggregation(), build_attack(experiment, experiment.clients))
+    place = (r, [clients], weights, experiment.clients)
+    play_round(experiment.method, engine, [trial], *place, optimiser, *replies)
 
 
 def assert_same(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor], tolerance: float = 1e-5) -> None:

@@ -6,6 +6,7 @@ import dataclasses
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -97,3 +98,20 @@ def test_personalising_needs_the_states_of_clients(tmp_path: Path) -> None:
     federate(Loopback(stateful), stateful, tmp_path / "stateful")
     with pytest.raises(ff.UserError, match="what its clients remember is on their nodes"):
         read.read_trained_run(tmp_path / "stateful")
+
+
+ATTACKED = dataclasses.replace(EXPERIMENT, attackers=0.25, rounds=2)
+DEFENDED: dict[str, dict[str, Any]] = {
+    "noise": {"attack": "noise"},
+    "labels": {"attack": "labels", "method": ff.SCAFFOLD()},
+    "clipped": {"clip_replies": "1x"},
+    "median": {"aggregate": "median", "attack": "scale"},
+    "krum": {"aggregate": "krum:0"},
+}
+
+
+@pytest.mark.parametrize("options", DEFENDED.values(), ids=DEFENDED)
+def test_attackers_and_defences_equal_a_simulation(options: dict[str, Any], tmp_path: Path) -> None:
+    """Attackers attack on their nodes, the server averages as a simulation does."""
+    experiment = dataclasses.replace(ATTACKED, **options)
+    assert_same(federate(Loopback(experiment), experiment, tmp_path / "run"), simulate(experiment))

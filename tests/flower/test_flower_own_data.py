@@ -130,7 +130,7 @@ def test_folders_of_numbers_need_no_folder_on_the_server(
     assert_same(federate_folders(tmp_path, experiment), simulate(experiment))
 
 
-def test_a_class_that_the_federation_does_not_have(
+def test_a_class_that_the_federation_does_not_have_is_named_in_the_log_of_the_node_only(
     few: BuiltRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("FEDFLAT_CACHE", str(tmp_path / "cache"))
@@ -140,5 +140,6 @@ def test_a_class_that_the_federation_does_not_have(
     federate_folders(tmp_path, dataclasses.replace(EXPERIMENT, rounds=1))
     rejected = [record.getMessage() for record in caplog.records if "takes no part" in record.getMessage()]
     assert len(rejected) == 1
-    assert "node 102" in rejected[0]
-    assert "no class is called dog; they are 0, 1, 2, 3, 4, 5, 6, 7, 8, 9" in rejected[0]
+    assert rejected[0].startswith("node 102: takes no part: node-config data: 1 of its classes are unknown here")
+    assert not any("dog" in path.read_text() for path in tmp_path.rglob("clients.jsonl"))
+    assert "no class is called dog; they are 0, 1, 2, 3, 4, 5, 6, 7, 8, 9" in caplog.text  # of the node's process

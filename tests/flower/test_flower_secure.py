@@ -157,6 +157,8 @@ REFUSED = {
     "weights": ({"weights": "examples"}, {}, "weights examples: must be uniform with federation.secure"),
     "compression": ({"method": ff.Compressed()}, {}, "method compress: saves nothing with federation.secure"),
     "cohort": ({"cohort": 1}, {}, "cohort 1: must be at least 2 with federation.secure"),
+    "rule": ({"aggregate": "median"}, {}, "aggregate median: must be mean with federation.secure"),
+    "clip": ({"clip_replies": "2x"}, {}, "clip_replies 2x: cannot be used with federation.secure"),
     "nodes": ({}, {"min_nodes": 1}, "federation.min_nodes 1: must be at least 2 with federation.secure"),
 }
 

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 import fedflat as ff
-from fedflat.core.local_training import finish_local_training, start_local_training
+from fedflat.core.local_training import example_messages, finish_local_training, start_local_training
 from fedflat.core.method import Cohort, Method, Reply
 from fedflat.core.optimiser import Optimiser
 from fedflat.core.random import hash_words, normal_from
-from fedflat.core.state import pack_state
+from fedflat.core.state import pack_state, unpack_state
 from fedflat.methods import shared
 from fedflat.methods.differential_privacy import (
     PrivateServer,
@@ -45,7 +45,28 @@ def reply_to(method: Method, distance: float) -> dict[str, Tensor]:
 @pytest.mark.parametrize("distance", [1e-3, 0.4, 7.0, 1e6, math.inf, math.nan])
 def test_no_reply_is_longer_than_the_bound(inner: Method, distance: float) -> None:
     sent = reply_to(ff.Private(inner=inner, clip=0.5), distance)
-    assert float(torch.cat([t.reshape(-1) for t in sent.values()]).norm()) <= 0.5 + 1e-9
+    measured = [t.reshape(-1) for name, t in sent.items() if name not in inner.bookkeeping]
+    assert float(torch.cat(measured).norm()) <= 0.5 + 1e-9
+
+
+@pytest.mark.parametrize("inner", [ff.FedNova(), ff.FedExP(inner=ff.FedNova())], ids=lambda m: type(m).__name__)
+def test_bookkeeping_uses_up_no_bound_and_gets_no_noise(inner: Method) -> None:
+    """An update of 7.7e-4 with 400 steps arrived as 1.9e-6."""
+    bare, wrapped = (reply_to(m, 7.7e-4) for m in (inner, ff.Private(inner=inner, clip=1.0)))
+    for name, tensor in bare.items():
+        torch.testing.assert_close(wrapped[name], tensor, rtol=0, atol=1e-15)
+    steps = next(name for name in bare if name.endswith("steps"))
+    method = ff.Private(inner=inner, noise=9.0)
+    mean = unpack_state(example_messages(inner, tiny.params())[1], bare)
+    noisy = pack_state(method._add_noise(method.init_server(tiny.params()), mean, 2))
+    assert [name for name in bare if torch.equal(noisy[name], bare[name])] == [steps]
+
+
+def test_the_result_says_what_the_guarantee_does_not_cover() -> None:
+    spent = privacy_spent(ff.Private(inner=ff.FedNova()), [[0, 1]], 4, sampled=True)
+    assert spent
+    assert spent["not_covered"] == ["steps"]
+    assert describe_privacy(spent | {"note": ""}).endswith("; not covered: steps")
 
 
 @pytest.mark.parametrize("distance", [0.0, 1e-3, 0.4])

@@ -16,6 +16,8 @@ from fedflat.core.task import Task
 from fedflat.data.batches import ClientBatches
 from fedflat.data.dataset import Dataset
 from fedflat.engine import ENGINES
+from fedflat.engine.aggregation import PLAIN_MEANS, Aggregation
+from fedflat.engine.attacks import ReplyAttack
 from fedflat.engine.rounds import Trial, play_round
 
 RAGGED, EQUAL = (5, 3, 9, 4), (8, 8, 8, 8)
@@ -70,6 +72,8 @@ def train(
     cohorts: Sequence[Sequence[int]] = COHORTS,
     trials: Sequence[Trial] | None = None,
     optimiser: Optimiser | None = None,
+    aggregation: Aggregation = PLAIN_MEANS,
+    attack: ReplyAttack | None = None,
 ) -> list[Trial]:
     """Play rounds with two seeds, which start from different models and have different cohorts in every round."""
     source, optimiser = source or client_data(), optimiser or sgd(momentum, source.dtype if source else torch.float64)
@@ -79,7 +83,8 @@ def train(
         chosen = [cohorts[(r + trial.seed) % len(cohorts)] for trial in trials]
         values = [source.sizes[list(who)].to(source.dtype) for who in chosen]
         values = values if weights == "examples" else [torch.ones_like(v) for v in values]
-        play_round(method, runner, trials, r, chosen, values, len(source.sizes), optimiser)
+        place = (r, chosen, values, len(source.sizes))
+        play_round(method, runner, trials, *place, optimiser, aggregation, attack)
     return list(trials)
 
 

@@ -6,7 +6,7 @@ A state is a tensor, or a NamedTuple or tuple of states; () is the empty state. 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -68,6 +68,16 @@ def pack_state(state: Any, prefix: str = "") -> dict[str, Tensor]:
 def state_tensors(state: Any) -> list[Tensor]:
     """Return the tensors of a state, in order."""
     return list(pack_state(state).values())
+
+
+def bookkeeping_names(reply: Any, bookkeeping: Collection[str]) -> list[str]:
+    """Return the full names of the tensors of a reply that a method declares as bookkeeping.
+
+    Args:
+        reply: a reply, or stacked ones; that of a wrapper may have them inside, as `inner.steps`.
+        bookkeeping: what `Method.bookkeeping` declares.
+    """
+    return [name for name in pack_state(reply) if name.rpartition(".")[2] in bookkeeping]
 
 
 def unpack_state(like: Any, named: Mapping[str, Tensor], prefix: str = "") -> Any:

@@ -79,11 +79,16 @@ def _split_name(name: str) -> tuple[str, Path]:
     return kind, root
 
 
+def own_data_fingerprint(name: str) -> str:
+    """Return a hash that changes with the files of KIND:PATH: of their names, sizes and modification times."""
+    return _fingerprint(name, _split_name(name)[1])
+
+
 def _fingerprint(name: str, root: Path) -> str:
     """Return a hash of names, sizes and modification times of the files below `root`, and of clients.json's content."""
     digest = hashlib.sha256()
     try:
-        for path in sorted(_files_below(str(root))):
+        for path in [str(root)] if root.is_file() else sorted(_files_below(str(root))):
             stat = os.stat(path)
             digest.update(os.fsencode(f"{path.removeprefix(str(root))}\0{stat.st_size}\0{stat.st_mtime_ns}\0"))
             if os.path.basename(path) == "clients.json":

@@ -311,6 +311,12 @@ class Batched:
     def train(self, jobs: Sequence[CohortJob]) -> list[TrainedCohort]:
         """Run one exchange."""
         with torch.no_grad():
+            trained = zip(jobs, self.train_replies(jobs), strict=True)
+            return [TrainedCohort(average_replies(replies, job), ends) for job, (replies, ends) in trained]
+
+    def train_replies(self, jobs: Sequence[CohortJob]) -> list[tuple[Any, Tensor]]:
+        """Run one exchange and return, for each job, the clients' replies, stacked, and their models [clients, P]."""
+        with torch.no_grad():
             clients = [client for job in jobs for client in job.clients]
             seeds = [job.seed for job in jobs for _ in job.clients]
             lengths = self.source.lengths(seeds, jobs[0].round, clients, jobs[0].exchange)
@@ -318,7 +324,7 @@ class Batched:
             schedule = schedule_lanes(lengths, self._lane_count(lengths))
             work = _gather_work(jobs, lengths)
             ends, states = self._build_lanes(work, plan).train(work, plan, schedule)
-            return self._average(work, plan, ends, states)
+            return self._replies(work, plan, ends, states)
 
     def _lane_count(self, lengths: Sequence[int]) -> int:
         if self.lanes is None:
@@ -333,8 +339,8 @@ class Batched:
             self._built_lanes = Lanes(self.method, self.task, self.source, self.lanes, work, plan)
         return self._built_lanes
 
-    def _average(self, work: LaneWork, plan: BatchPlan, ends: Tensor, states: Any) -> list[TrainedCohort]:
-        """Make the clients' replies, store their states and average, job by job."""
+    def _replies(self, work: LaneWork, plan: BatchPlan, ends: Tensor, states: Any) -> list[tuple[Any, Tensor]]:
+        """Make the clients' replies and store their states, job by job."""
         keys = torch.where(plan.mask[:, 0, 0], reply_key(plan.key[:, 0]), int(NO_KEY))
         trained, first = [], 0
         for job in work.jobs:
@@ -343,7 +349,7 @@ class Batched:
             kept = tree_map(lambda t: t[part], states)
             replies, new_states = vmap(_finish(self.method, job))(ends[part], kept, work.numbers[part], keys[part])
             job.states.scatter(job.clients, new_states)
-            trained.append(TrainedCohort(average_replies(replies, job), ends[part]))
+            trained.append((replies, ends[part]))
         return trained
 
 

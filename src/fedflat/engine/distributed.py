@@ -10,6 +10,9 @@ What happens in one exchange:
     5. Every rank scales the means of its replies by its share of the cohort, and all ranks sum them. With the share
        s_r of rank r (of the weights, or of the number of clients) and the mean m_r of its replies, the cohort's mean is
        Σ_r s_r m_r. The means of all jobs are one vector, so an exchange needs one all-reduce.
+
+Where the aggregation needs all replies (a median, a bound that depends on the cohort), step 5 sums the replies
+themselves instead: every rank fills its rows of a matrix of zeros, and all ranks average the whole matrix.
 """
 
 from __future__ import annotations
@@ -27,7 +30,14 @@ from fedflat.data.batches import BatchSource
 from fedflat.engine.batched import Batched
 from fedflat.engine.lane_packing import assign_ranks
 from fedflat.engine.processes import ProcessGroup
-from fedflat.engine.rounds import ClientStates, CohortJob, TrainedCohort, zero_reply
+from fedflat.engine.rounds import (
+    ClientStates,
+    CohortJob,
+    TrainedCohort,
+    attacked_replies,
+    average_replies,
+    zero_reply,
+)
 
 Item = tuple[int, int]  # one client of one job: the job's number, and the client's position in its cohort
 
@@ -208,9 +218,14 @@ class Distributed:
             ranks = self._assign_ranks(jobs)
             transfers = plan_transfers(jobs, ranks, self.processes.size)
             shares = self._own_shares(jobs, ranks, fetch_states(self.processes, jobs, transfers))
-            trained = self.local_engine.train([share.job for share in shares.values()]) if shares else []
+            trained = self.local_engine.train_replies([share.job for share in shares.values()]) if shares else []
             return_states(self.processes, jobs, transfers, _borrowed_rows(shares))
-            return self._average(jobs, shares, dict(zip(shares, trained, strict=True)))
+            replies = {number: replies for number, (replies, _) in zip(shares, trained, strict=True)}
+            average = self._average_all if jobs[0].aggregation.needs_all_replies else self._average
+            cohorts = average(jobs, shares, replies)
+            ends = {number: ends for number, (_, ends) in zip(shares, trained, strict=True)}
+            empty = [job.message.params[None][:0] for job in jobs]
+            return [TrainedCohort(cohort, ends.get(n, empty[n])) for n, cohort in enumerate(cohorts)]
 
     def _assign_ranks(self, jobs: Sequence[CohortJob]) -> dict[Item, int]:
         """Return the rank that trains each client; every rank computes the same."""
@@ -238,22 +253,36 @@ class Distributed:
         }
 
     def _average(
-        self, jobs: Sequence[CohortJob], shares: Mapping[int, RankShare], trained: Mapping[int, TrainedCohort]
-    ) -> list[TrainedCohort]:
+        self, jobs: Sequence[CohortJob], shares: Mapping[int, RankShare], replies: Mapping[int, Any]
+    ) -> list[Cohort]:
         """Return the cohorts' means, from one sum over ranks of one vector."""
         scaled = tuple(
-            _scaled_means(job, shares[number].job, trained[number].cohort)
+            _scaled_means(job, shares[number].job, average_replies(replies[number], shares[number].job))
             if number in shares
             else (zero_reply(self.method, job),) * 2
             for number, job in enumerate(jobs)
         )
         sums = self.processes.sum_over_ranks(states_to_rows(tree_map(lambda t: t[None], scaled)))
         means = tree_map(lambda t: t[0], rows_to_states(scaled, sums))
-        ends = [trained[n].ends if n in trained else job.message.params[None][:0] for n, job in enumerate(jobs)]
         return [
-            TrainedCohort(Cohort(mean, uniform, len(job.clients), job.population, job.expected_size), end)
-            for job, (mean, uniform), end in zip(jobs, means, ends, strict=True)
+            Cohort(mean, uniform, len(job.clients), job.population, job.expected_size)
+            for job, (mean, uniform) in zip(jobs, means, strict=True)
         ]
+
+    def _average_all(
+        self, jobs: Sequence[CohortJob], shares: Mapping[int, RankShare], replies: Mapping[int, Any]
+    ) -> list[Cohort]:
+        """Return the cohorts' averages by a rule that needs all replies, which every rank then has."""
+        cohorts = []
+        for number, job in enumerate(jobs):
+            like = zero_reply(self.method, job)
+            rows = states_to_rows(tree_map(lambda t: t.expand(len(job.clients), *t.shape), like)).contiguous()
+            if number in shares:
+                own = attacked_replies(replies[number], shares[number].job)
+                rows[send_to_device(shares[number].positions, rows.device)] = states_to_rows(own)
+            every = rows_to_states(like, self.processes.sum_over_ranks(rows))
+            cohorts.append(average_replies(every, job._replace(attack=None)))
+        return cohorts
 
 
 def _share_of_job(job: CohortJob, positions: list[int], borrowed: Mapping[int, Tensor]) -> RankShare:

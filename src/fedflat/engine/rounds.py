@@ -30,6 +30,8 @@ from fedflat.core.method import Cohort, Method
 from fedflat.core.optimiser import Optimiser
 from fedflat.core.state import ClientStore, pack_state, tree_map, unpack_state
 from fedflat.core.task import Batch, Task
+from fedflat.engine.aggregation import PLAIN_MEANS, Aggregation
+from fedflat.engine.attacks import ReplyAttack
 from fedflat.engine.kernels import use_lane_ops
 from fedflat.methods.differential_privacy import find_private
 
@@ -109,6 +111,8 @@ class CohortJob(NamedTuple):
         states: the states of all clients of the trial.
         optimiser: the clients' optimiser in this round.
         expected_size: the mean number of clients in a round, under Poisson sampling.
+        aggregation: how the replies are averaged.
+        attack: what attackers among the clients do to their replies, None for nothing.
     """
 
     seed: int
@@ -121,6 +125,8 @@ class CohortJob(NamedTuple):
     states: ClientStates
     optimiser: Optimiser
     expected_size: int | None = None
+    aggregation: Aggregation = PLAIN_MEANS
+    attack: ReplyAttack | None = None
 
 
 class TrainedCohort(NamedTuple):
@@ -164,6 +170,8 @@ def play_round(
     weights: Sequence[Tensor],
     population: int,
     optimiser: Optimiser,
+    aggregation: Aggregation = PLAIN_MEANS,
+    attack: ReplyAttack | None = None,
 ) -> list[TrainedCohort]:
     """Train one round of all trials and return what the last exchange trained.
 
@@ -176,10 +184,13 @@ def play_round(
         weights: their weights in the average, for each trial.
         population: the number of all clients.
         optimiser: the clients' optimiser in this round.
+        aggregation: how replies are averaged.
+        attack: what attackers do to their replies.
     """
     trained: list[TrainedCohort] = []
     for exchange in range(method.exchanges):
-        jobs = cohort_jobs(method, trials, round, exchange, cohorts, weights, population, optimiser)
+        replies = (None, aggregation, attack)
+        jobs = cohort_jobs(method, trials, round, exchange, cohorts, weights, population, optimiser, *replies)
         trained = train_cohorts(method, engine, jobs)
         update_servers(method, trials, trained)
     return trained
@@ -195,17 +206,20 @@ def cohort_jobs(
     population: int,
     optimiser: Optimiser,
     expected_size: int | None = None,
+    aggregation: Aggregation = PLAIN_MEANS,
+    attack: ReplyAttack | None = None,
 ) -> list[CohortJob]:
     """Broadcast: return the job of each trial in one exchange.
 
     Args:
         exchange: the number of the exchange in the round, from 0.
         expected_size: the mean number of clients in a round, under Poisson sampling.
-        method, trials, round, cohorts, weights, population, optimiser: those of `play_round`.
+        method, trials, round, cohorts, weights, population, optimiser, aggregation, attack: those of `play_round`.
     """
     messages = [method.broadcast(trial.server) for trial in trials]
+    common = (optimiser, expected_size, aggregation, attack)
     return [
-        CohortJob(t.seed, round, exchange, clients, weight, population, message, t.clients, optimiser, expected_size)
+        CohortJob(t.seed, round, exchange, clients, weight, population, message, t.clients, *common)
         for t, clients, weight, message in zip(trials, cohorts, weights, messages, strict=True)
     ]
 
@@ -231,14 +245,21 @@ def zero_reply(method: Method, job: CohortJob) -> Any:
 def average_replies(replies: Any, job: CohortJob) -> Cohort:
     """Average the replies of a cohort: Σ_k (p_k / Σ_j p_j) reply_k with the job's weights p, and with equal weights.
 
+    The job's aggregation may clip replies or replace the means; the replies of its attackers are changed first.
+
     Args:
         replies: the clients' replies, stacked along the first axis of each tensor.
         job: the job, which gives the weights.
     """
-    weights = job.weights / job.weights.sum()
-    mean = tree_map(lambda r: torch.tensordot(weights.to(r.dtype), r, 1), replies)
-    plain = tree_map(lambda r: r.mean(0), replies)
+    mean, plain = job.aggregation.average(attacked_replies(replies, job), job.weights)
     return Cohort(mean, plain, len(job.clients), job.population, job.expected_size)
+
+
+def attacked_replies(replies: Any, job: CohortJob) -> Any:
+    """Return the stacked replies of a job's clients, with those of its attackers changed."""
+    if job.attack is None:
+        return replies
+    return job.attack.apply(replies, job.seed, job.round, job.exchange, job.clients)
 
 
 def update_servers(method: Method, trials: Sequence[Trial], trained: Sequence[TrainedCohort]) -> None:

@@ -9,8 +9,6 @@ restarts (when it has a folder for its states).
 from __future__ import annotations
 
 import dataclasses
-import tempfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,86 +18,26 @@ from flwr.app import ArrayRecord, Context, Message, RecordDict
 from torch import Tensor
 
 from fedflat.core.local_training import initial_client_state, local_update
-from fedflat.core.state import pack_state, unpack_state
-from fedflat.data.dataset import Dataset
-from fedflat.data.image_files import find_subfolder
-from fedflat.data.load import load_dataset
+from fedflat.core.state import pack_state, stack_states, tree_map, unpack_state
 from fedflat.engine.sequential import client_batches
-from fedflat.errors import UserError
 from fedflat.flower.messages import (
     INFO_KEY,
     REQUEST_KEY,
     ClientInfo,
+    ReportedError,
     TrainRequest,
     record_to_state,
     record_to_tensors,
-    sample_kind,
     state_to_record,
     tensors_to_record,
 )
+from fedflat.flower.node_data import NodeConfig, check_state_folder, client_samples, state_folder
 from fedflat.flower.secure_aggregation import content_from_fitins, content_to_fitres
-from fedflat.runs.build import BuiltRun, build_run
+from fedflat.runs.build import BuiltRun, build_attack, build_run
 from fedflat.runs.experiment import Experiment
 from fedflat.runs.folder import load_tensors, save_tensors
 
 NamedTensors = dict[str, Tensor]
-NodeConfig = Mapping[str, Any]  # what a node was started with: partition-id and, if given, data and state
-
-
-def class_names(source: object, classes: int) -> list[str]:
-    """Return the names of the federation's classes: the folders of the server's folder:PATH, else "0", "1", …
-
-    Args:
-        source: the server's data set, as given in the experiment.
-        classes: number of classes, for data without folders.
-    """
-    return _class_folders(source) or [str(label) for label in range(classes)]
-
-
-def with_federation_labels(own: Dataset, source: str, names: list[str]) -> Dataset:
-    """Return a node's data with the federation's labels; raise UserError if it has a class of another name.
-
-    Only folder:PATH needs this. Its labels number the folders of the node, which may lack some of the classes. Labels
-    of other formats mean the same on all nodes.
-
-    Args:
-        own: the node's data.
-        source: where they come from.
-        names: names of the federation's classes, in the order of their labels.
-    """
-    own_names = _class_folders(source)
-    if not own_names:
-        return own
-    if unknown := [name for name in own_names if name not in names]:
-        problem = f"no class is called {unknown[0]}; they are {', '.join(names)}"
-        raise UserError(None, f"node-config data={source}", problem)
-    labels = torch.tensor([names.index(name) for name in own_names])
-    return dataclasses.replace(own, y=labels[own.y], y_test=labels[own.y_test])
-
-
-def _class_folders(source: object) -> list[str]:
-    """Return the class folders of folder:PATH in the order of their labels, and [] for other data."""
-    kind, _, path = source.partition(":") if isinstance(source, str) else ("", "", "")
-    if kind != "folder":
-        return []
-    train = find_subfolder(Path(path).expanduser().resolve(), "train")
-    return sorted(entry.name for entry in train.iterdir() if entry.is_dir() and not entry.name.startswith("."))
-
-
-def state_folder(node_config: NodeConfig) -> Path | None:
-    """Return the folder in which the node stores its client's states, if it was given one."""
-    return Path(str(node_config["state"])) if node_config.get("state") else None
-
-
-def check_state_folder(folder: Path) -> None:
-    """Make the folder; raise UserError if it cannot be written to."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        problem = f"must be a folder that can be written ({error.strerror or error})"
-        raise UserError(None, f"node-config state={folder}", problem) from None
 
 
 class ClientState:
@@ -192,7 +130,7 @@ class ClientNode(NamedTuple):
 
 
 def prepare_node(experiment: Experiment, node_config: NodeConfig, request: TrainRequest) -> ClientNode:
-    """Return the client of a node with its data; raise UserError if the node's configuration cannot be used.
+    """Return the client of a node with its data; raise ReportedError if the node's configuration cannot be used.
 
     Args:
         experiment: what the federation trains.
@@ -203,11 +141,9 @@ def prepare_node(experiment: Experiment, node_config: NodeConfig, request: Train
     client = node_config.get("partition-id")
     if not isinstance(client, int) or not 0 <= client < request.population:
         problem = f"must be a client number below {request.population}"
-        raise UserError(None, f"node-config partition-id={client}", problem)
+        raise ReportedError(None, f"node-config partition-id={client}", problem)
+    dataset = client_samples(experiment, node_config, request, client)
     experiment = _as_requested(experiment, request)
-    if "data" not in node_config:
-        return ClientNode(client, experiment, build_run(experiment))
-    dataset = _load_own_data(str(node_config["data"]), request)
     parts = [np.empty(0, np.int64)] * request.population
     parts[client] = np.arange(len(dataset.y))
     return ClientNode(client, experiment, build_run(experiment, dataset, parts))
@@ -221,24 +157,13 @@ def _as_requested(experiment: Experiment, request: TrainRequest) -> Experiment:
     return dataclasses.replace(experiment, local_steps=request.steps, local_epochs=None, stragglers=0.0, lr=request.lr)
 
 
-def _load_own_data(source: str, request: TrainRequest) -> Dataset:
-    """Return a node's own data with the federation's labels and normalisation; raise UserError if they do not fit."""
-    own = with_federation_labels(load_dataset(source), source, request.names)
-    if sample_kind(own) != request.samples:
-        problem = f"samples are {sample_kind(own)}, the federation's are {request.samples}"
-        raise UserError(None, "node-config data", problem)
-    if int(own.y.max()) >= request.classes:
-        problem = f"label {int(own.y.max())} found, there are {request.classes} classes"
-        raise UserError(None, "node-config data", problem)
-    return dataclasses.replace(own, classes=request.classes, mean=tuple(request.mean), std=tuple(request.std))
-
-
 def answer_query(experiment: Experiment, message: Message, context: Context) -> Message:
     """Reply which client this node is and how many samples it has."""
     if folder := state_folder(context.node_config):
         check_state_folder(folder)
-    node = prepare_node(experiment, context.node_config, TrainRequest.read(message.content[REQUEST_KEY]))
-    info = ClientInfo(client=node.client, examples=node.examples)
+    request = TrainRequest.read(message.content[REQUEST_KEY])
+    node = prepare_node(experiment, context.node_config, request)
+    info = ClientInfo(client=node.client, examples=node.examples, turn=request.turn, key=request.key)
     return Message(RecordDict({INFO_KEY: info.record()}), reply_to=message)
 
 
@@ -269,7 +194,8 @@ def client_reply(experiment: Experiment, content: RecordDict, context: Context) 
     reply, after = train_locally(node, request, content["message"], unpack_state(initial, on_device))
     if pack_state(initial):
         client_state.store(request.accepted, before, request.turn, pack_state(after))
-    info = ClientInfo(client=node.client, examples=node.examples, lost=int(lost))
+    asked = {"turn": request.turn, "key": request.key}
+    info = ClientInfo(client=node.client, examples=node.examples, lost=int(lost), **asked)
     return RecordDict({"reply": state_to_record(reply), INFO_KEY: info.record()})
 
 
@@ -288,4 +214,7 @@ def train_locally(node: ClientNode, request: TrainRequest, message: ArrayRecord,
     optimiser = experiment.optimiser_at(request.round, node.initial_model)
     batches = client_batches(data, request.seed, request.round, node.client, request.exchange)
     _, reply, after = local_update(method, built.task, optimiser, broadcast, state, batches)
+    if attack := build_attack(experiment, request.population):
+        place = (request.seed, request.round, request.exchange, [node.client])
+        reply = tree_map(lambda t: t[0], attack.apply(stack_states([reply]), *place))
     return reply, after

@@ -28,8 +28,8 @@ class FederationOptions:
 
     out: str = "run"
     """Folder of the run on the server; a run that was interrupted there is continued."""
-    min_nodes: Count = 1
-    """Connected clients that a round waits for, but no longer than round_timeout."""
+    min_nodes: Count | None = None
+    """Connected clients that a round waits for, but no longer than round_timeout; the cohort unless given."""
     round_timeout: Positive = 600.0
     """Seconds to wait for replies; the round continues without clients that have not replied by then."""
     min_replies: Count = 1
@@ -38,6 +38,8 @@ class FederationOptions:
     """How often clients are asked in one round before the run stops; it can be continued later."""
     max_ratio: Positive = 100.0
     """A reply is refused if its norm is more than this many times the norm of the model."""
+    max_examples: Count | None = None
+    """Most examples with which a client counts in the weighted mean; no limit unless given."""
     secure: bool = False
     """Secure aggregation (SecAgg+): the server sees only the mean of the replies; needs weights = "uniform", and cohort
     and min_nodes of at least 2."""
@@ -97,7 +99,9 @@ def to_run_config(experiment: Experiment, federation: FederationOptions) -> dict
             raise UserError(name, values[name], "must be given by name in a federation, not as a Python object")
     del values["seeds"]
     flat = {"method.name": values["method"]["name"], "seed": experiment.seeds[0]}
-    return flat | dict(_flatten(values | {"federation": asdict(federation)}))
+    cohort = cohort_size(experiment.cohort, experiment.clients)
+    options = asdict(federation) | {"min_nodes": federation.min_nodes or cohort}
+    return flat | dict(_flatten(values | {"federation": options}))
 
 
 def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, ConfigValue]]:
@@ -148,7 +152,7 @@ def check_reachable(federation: FederationOptions, cohort: int, clients: int) ->
         cohort: clients that are asked in each round.
         clients: clients in the whole federation.
     """
-    if federation.min_nodes > clients:
+    if federation.min_nodes and federation.min_nodes > clients:
         raise UserError("min_nodes", federation.min_nodes, f"must be at most the number of clients, {clients}")
     if federation.min_replies > cohort:
         raise UserError("min_replies", federation.min_replies, f"must be at most the cohort, {cohort}")
@@ -159,11 +163,16 @@ def _check_secure(experiment: Experiment, federation: FederationOptions) -> None
     if uses_compression(experiment.method):
         problem = f"saves nothing with {mention('secure')}, which masks every number of a reply; leave one of them out"
         raise UserError(None, "method compress", problem)
+    unseen = f"{mention('secure')}, where the server does not see single replies"
+    if experiment.aggregate != "mean":
+        raise UserError("aggregate", experiment.aggregate, f"must be mean with {unseen}")
+    if experiment.clip_replies is not None:
+        raise UserError("clip_replies", experiment.clip_replies, f"cannot be used with {unseen}")
     if experiment.weights != "uniform":
         problem = f"must be uniform with {mention('secure')}, which computes only the plain mean"
         raise UserError("weights", experiment.weights, problem)
     size = cohort_size(experiment.cohort, experiment.clients)
-    for name, value in (("cohort", size), ("min_nodes", federation.min_nodes)):
+    for name, value in (("cohort", size), ("min_nodes", federation.min_nodes or size)):
         if value < 2:
             raise UserError(
                 name, value, f"must be at least 2 with {mention('secure')}: the mean of one reply is that reply"

@@ -5,8 +5,10 @@ An invalid reply neither stops a round nor reaches the mean.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+import math
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 from flwr.app import RecordDict
@@ -15,62 +17,23 @@ from torch import Tensor
 from fedflat.core.local_training import example_messages
 from fedflat.core.method import Method
 from fedflat.core.state import pack_state, stack_states, unpack_state
-from fedflat.core.vectors import norm
+from fedflat.engine.participation import cohort_size
 from fedflat.engine.rounds import CohortJob, TrainedCohort, average_replies
 from fedflat.errors import UserError
-from fedflat.flower.client import class_names
 from fedflat.flower.config import FederationOptions
 from fedflat.flower.messages import (
-    INFO_KEY,
     REQUEST_KEY,
-    ClientInfo,
     TrainRequest,
-    record_to_state,
     sample_kind,
     state_to_record,
 )
+from fedflat.flower.node_data import class_names
 from fedflat.flower.nodes import ClientLog, Nodes
 from fedflat.flower.secure_aggregation import secure_mean
+from fedflat.flower.validation import CheckedReply, ReplyLimits, validate_reply
+from fedflat.methods.differential_privacy import find_private
 from fedflat.runs.build import BuiltRun
 from fedflat.runs.experiment import Experiment
-
-
-class ValidReply(NamedTuple):
-    """A method's reply that passed validation, and the ClientInfo that came with it."""
-
-    reply: Any
-    info: ClientInfo
-
-
-def validate_reply(content: RecordDict, client: int, like: Any, model: Tensor, max_ratio: float) -> ValidReply:
-    """Return the reply in `content`; raise ValueError with the reason if it is invalid.
-
-    Args:
-        content: what the node sent.
-        client: the client that was asked.
-        like: a reply of this method; names, shapes and types must be the same.
-        model: the parameters [P] that were sent.
-        max_ratio: no tensor may have a norm above max_ratio · max(1, ‖model‖), and all values must be finite.
-    """
-    if "reply" not in content.array_records or INFO_KEY not in content.metric_records:
-        raise ValueError(f"it holds {', '.join(content) or 'nothing'} instead of reply, {INFO_KEY}")
-    info = ClientInfo.read(content[INFO_KEY])
-    if info.client != client:
-        raise ValueError(f"it is signed by client {info.client}")
-    reply = record_to_state(content["reply"], like)
-    limit = max_ratio * max(1.0, float(norm(model)))
-    for name, tensor in pack_state(reply).items():
-        _check_tensor(name, tensor, limit)
-    return ValidReply(reply, info)
-
-
-def _check_tensor(name: str, tensor: Tensor, limit: float) -> None:
-    bad = int((~torch.isfinite(tensor)).sum())
-    if bad:
-        raise ValueError(f"{name} has {bad} of {tensor.numel()} values that are not finite")
-    length = float(norm(tensor.reshape(-1).double()))
-    if length > limit:
-        raise ValueError(f"{name} has length {length:.3g}, more than the {limit:.3g} allowed")
 
 
 class LastReply(NamedTuple):
@@ -102,6 +65,10 @@ class FlowerEngine:
         self.dataset, self.participation = built.dataset, built.participation
         self.names = class_names(experiment.dataset, self.dataset.classes)
         self.like = example_messages(experiment.method, built.initial_params[0])[1]
+        private = find_private(experiment.method)
+        longest = private.clip if private else math.inf
+        self.limits = ReplyLimits(self.like, federation.max_ratio, longest, experiment.method.bookkeeping)
+        self.replies_needed = max(federation.min_replies, experiment.aggregation().fewest_replies)
         self.asked: list[int] = []  # the clients of the round's first exchange
 
     def prepare(self, rounds: Sequence[Sequence[int]]) -> None:
@@ -116,17 +83,17 @@ class FlowerEngine:
 
         Clients with a valid reply are not asked again, except under secure aggregation, where all are.
         """
-        valid: dict[int, ValidReply] = {}
+        valid: dict[int, CheckedReply] = {}
         for _ in range(self.federation.attempts):
             clients = self._choose_clients(job)
             if self.federation.secure:
                 valid = self._request_secure_mean(job, clients)
             else:
                 valid |= self._request_replies(job, [client for client in clients if client not in valid])
-            if len(valid) >= self.federation.min_replies:
+            if len(valid) >= self.replies_needed:
                 return self._average(job, valid)
         problem = (
-            f"{len(valid)} valid replies, {self.federation.min_replies} are needed; "
+            f"{len(valid)} valid replies, {self.replies_needed} are needed; "
             "start the run again to continue from its last round"
         )
         raise UserError(None, f"round {job.round + 1}", problem)
@@ -138,28 +105,27 @@ class FlowerEngine:
         of a round goes to the clients of the first.
         """
         query = RecordDict({REQUEST_KEY: self._request(job, -1).record()})
-        self.nodes.wait_for(self.federation.min_nodes, query)
+        cohort = cohort_size(self.experiment.cohort, job.population)
+        self.nodes.wait_for(self.federation.min_nodes or cohort, query)
         if job.exchange == 0:
             self.asked = self.participation.replying(job.seed, job.round, self.nodes.node_of)
         return [client for client in self.asked if client in self.nodes.node_of]
 
-    def _request_replies(self, job: CohortJob, clients: Sequence[int]) -> dict[int, ValidReply]:
+    def _request_replies(self, job: CohortJob, clients: Sequence[int]) -> dict[int, CheckedReply]:
         """Ask clients to train; return the valid replies and log the outcome of every request."""
         message, requests = state_to_record(job.message), self._requests(job, clients)
         contents = {c: RecordDict({"message": message, REQUEST_KEY: r.record()}) for c, r in requests.items()}
         replies, failures = self.nodes.train(contents, str(job.round + 1))
-        valid = {}
-        for client, content in replies.items():
-            try:
-                valid[client] = validate_reply(
-                    content, client, self.like, job.message.params, self.federation.max_ratio
-                )
-            except ValueError as error:
-                failures[client] = f"its reply is refused: {error}"
-        self._log_replies(job, valid, failures)
-        return valid
+        checked = {
+            client: validate_reply(
+                content, client, self.nodes.examples[client], requests[client], job.message.params, self.limits
+            )
+            for client, content in replies.items()
+        }
+        self._log_replies(job, checked, failures)
+        return {client: each for client, each in checked.items() if not each.problem}
 
-    def _request_secure_mean(self, job: CohortJob, clients: Sequence[int]) -> dict[int, ValidReply]:
+    def _request_secure_mean(self, job: CohortJob, clients: Sequence[int]) -> dict[int, CheckedReply]:
         """Do the same under secure aggregation; the mean takes the place of every reply that is in it."""
         node_of = self.nodes.node_of
         client_at = {node_of[client]: client for client in clients}
@@ -171,7 +137,8 @@ class FlowerEngine:
         arrays = zip(like.items(), result.mean, strict=False)  # no arrays without a mean
         mean = {name: torch.from_numpy(array).to(tensor).view_as(tensor) for (name, tensor), array in arrays}
         valid = {
-            client_at[node]: ValidReply(unpack_state(self.like, mean), info) for node, info in result.infos.items()
+            client_at[node]: CheckedReply(unpack_state(self.like, mean), info, None)
+            for node, info in result.infos.items()
         }
         self._log_replies(job, valid, {client_at[node]: reason for node, reason in result.failures.items()})
         return valid
@@ -191,6 +158,7 @@ class FlowerEngine:
             round=job.round,
             exchange=job.exchange,
             turn=_turn(self.experiment.method, job),
+            key=secrets.randbits(62),
             accepted=accepted,
             steps=steps,
             lr=lr,
@@ -202,19 +170,35 @@ class FlowerEngine:
             std=list(data.std),
         )
 
-    def _log_replies(self, job: CohortJob, valid: dict[int, ValidReply], failures: dict[int, str]) -> None:
-        lost = {client: "its state was gone, it began afresh" for client, each in valid.items() if each.info.lost}
-        for client in [*valid, *failures]:
-            note = failures.get(client) or lost.get(client, "")
-            self.log.client_asked(job, client, self.nodes.name(client), client in valid, note)
+    def _log_replies(self, job: CohortJob, checked: Mapping[int, CheckedReply], failures: Mapping[int, str]) -> None:
+        failed = {client: CheckedReply(None, None, None, reason) for client, reason in failures.items()}
+        for client, each in {**checked, **failed}.items():
+            lost = "its state was gone, it began afresh" if each.info and each.info.lost else ""
+            note = f"its reply is refused: {each.problem}" if client in checked and each.problem else each.problem
+            examples = each.info.examples if each.info else None
+            self.log.client_asked(
+                job, client, self.nodes.name(client), not each.problem, examples, each.norm, note or lost
+            )
 
-    def _average(self, job: CohortJob, valid: dict[int, ValidReply]) -> TrainedCohort:
+    def _average(self, job: CohortJob, valid: Mapping[int, CheckedReply]) -> TrainedCohort:
         """Return the means of the valid replies, summed in the order of a simulation, and store the clients' turns."""
         clients = self.participation.replying(job.seed, job.round, valid)
-        examples = [valid[client].info.examples for client in clients]
+        most = self.federation.max_examples or math.inf
+        examples = [min(self.nodes.examples[client], most) for client in clients]
         values = examples if self.experiment.weights == "examples" else [1] * len(clients)
         weights = torch.tensor(values, dtype=job.weights.dtype, device=job.weights.device)
         turn = _turn(self.experiment.method, job)
         job.states.scatter(clients, LastReply(torch.full((len(clients),), turn)))
         replies = stack_states([valid[client].reply for client in clients])
-        return TrainedCohort(average_replies(replies, job._replace(clients=clients, weights=weights)), torch.empty(0))
+        self._log_average(job, clients, job.aggregation.clip_factors(replies).tolist())
+        honest = job._replace(clients=clients, weights=weights, attack=None)  # attackers attacked on their nodes
+        return TrainedCohort(average_replies(replies, honest), torch.empty(0))
+
+    def _log_average(self, job: CohortJob, clients: Sequence[int], factors: Sequence[float]) -> None:
+        """Log which replies were clipped, and warn of a round with fewer replies than in a simulation."""
+        for client, factor in zip(clients, factors, strict=True):
+            if factor < 1:
+                self.log.reply_clipped(job, client, factor)
+        expected = len(self.participation.replying(job.seed, job.round))
+        if len(clients) < expected:
+            self.log.warn(f"round {job.round + 1}: {len(clients)} replies instead of {expected}")

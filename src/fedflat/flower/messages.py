@@ -20,10 +20,19 @@ from torch import Tensor
 
 from fedflat.core.state import pack_state, unpack_state
 from fedflat.data.dataset import Dataset
+from fedflat.errors import UserError
 
 REQUEST_KEY, INFO_KEY = "order", "facts"  # records in a message's content; nodes of older versions know these names
+MOST_EXAMPLES = 10**9  # that a client may claim to have
 WIRE_TYPES = (torch.float32, torch.int64)
 NPY_HEADER_READERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+
+
+class ReportedError(UserError):
+    """An error on a node whose text is sent to the server: it names no path, no class and nothing of the samples.
+
+    Of every other error the server learns only that there was one; the node's own log has it.
+    """
 
 
 class MalformedRecord(ValueError):
@@ -116,6 +125,8 @@ class TrainRequest:
     """Exchange within the round, counted from 0."""
     turn: int
     """Number of this exchange in the whole run: round · exchanges per round + exchange."""
+    key: int
+    """Random number of this request, which the reply repeats: a reply to an earlier request has another."""
     accepted: int
     """Turn of the client's last reply that the server accepted, -1 for none."""
     steps: int
@@ -150,6 +161,10 @@ class ClientInfo:
 
     client: int
     examples: int
+    turn: int = 0
+    """Turn of the request that this answers."""
+    key: int = 0
+    """Key of the request that this answers."""
     lost: int = 0
     """1 if the client did not find the state that belongs to its last accepted reply and began with the initial one."""
 
@@ -164,6 +179,11 @@ class ClientInfo:
         if wrong := [f"{name} = {v!r:.40}" for name, v in values.items() if type(v) is not int or v < 0]:
             raise ValueError(f"it does not say who it is from ({', '.join(wrong)})")
         info = cls(**values)
-        if info.examples < 1:
-            raise ValueError(f"it says it comes from {info.examples} examples")
+        if not 1 <= info.examples <= MOST_EXAMPLES:
+            raise ValueError(f"it says it comes from {info.examples} examples, possible are 1 to {MOST_EXAMPLES}")
         return info
+
+    def check_answers(self, request: TrainRequest) -> None:
+        """Raise ValueError unless this came with the answer to `request`, and not to an earlier one."""
+        if (self.turn, self.key) != (request.turn, request.key):
+            raise ValueError(f"it answers another request (turn {self.turn}; asked was turn {request.turn})")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -109,6 +110,8 @@ def online_nodes(grid: Grid) -> dict[int, str]:
 class ClientLog:
     """The log of which clients took part, which did not and why: clients.jsonl and Flower's log.
 
+    `declared` are the numbers of examples that clients declared when they first answered, also in examples.json.
+
     Args:
         path: the file clients.jsonl. A run that continues appends to it; an incomplete last line is removed.
         run: the name under which nodes store this run's states.
@@ -118,10 +121,22 @@ class ClientLog:
         self.path, self.run = path, run
         write_atomically(path, "".join(json.dumps(row) + "\n" for row in read_json_lines(path)))
         self.logger = logging.getLogger("flwr")
+        self._examples_path = path.with_name("examples.json")
+        stored = json.loads(self._examples_path.read_text()) if self._examples_path.exists() else {}
+        self.declared = {int(client): int(examples) for client, examples in stored.items()}
 
     def info(self, text: str) -> None:
         """Write a line to Flower's log only."""
         self.logger.info("%s", text)
+
+    def warn(self, text: str) -> None:
+        """Write a warning to Flower's log only."""
+        self.logger.warning("%s", text)
+
+    def examples_declared(self, client: int, examples: int) -> None:
+        """Store the number of examples that a client declares for the first time; it holds for the whole run."""
+        self.declared[client] = examples
+        write_atomically(self._examples_path, json.dumps(self.declared) + "\n")
 
     def node_replaced(self, client: int, old: int, new: int) -> None:
         """Log that two connected nodes claim the same client: it moved, or one of them is wrong or an attacker."""
@@ -134,7 +149,16 @@ class ClientLog:
         self._append({"node": node, "note": f"takes no part: {reason}"})
         self.logger.warning("node %s: takes no part: %s", node, reason)
 
-    def client_asked(self, job: CohortJob, client: int, name: str, accepted: bool, note: str) -> None:
+    def client_asked(
+        self,
+        job: CohortJob,
+        client: int,
+        name: str,
+        accepted: bool,
+        examples: int | None,
+        norm: float | None,
+        note: str,
+    ) -> None:
         """Log the outcome of a request to a client.
 
         Args:
@@ -142,12 +166,19 @@ class ClientLog:
             client: number of the client.
             name: the client and its node, for Flower's log.
             accepted: whether its reply counts.
+            examples: the number of examples that the reply claims, None if it claims none.
+            norm: the norm of the reply, None if it is not known.
             note: why not, or what else is to be known; "" for nothing.
         """
-        row = {"round": job.round + 1, "exchange": job.exchange, "client": client, "accepted": accepted, "note": note}
-        self._append(row)
+        row = {"round": job.round + 1, "exchange": job.exchange, "client": client, "accepted": accepted}
+        finite = norm if norm is not None and math.isfinite(norm) else None
+        self._append({**row, "examples": examples, "norm": finite, "note": note})
         if note:
             self.logger.warning("round %s, %s: %s", job.round + 1, name, note)
+
+    def reply_clipped(self, job: CohortJob, client: int, factor: float) -> None:
+        """Log that a reply counts only after it was scaled down by `factor`."""
+        self._append({"round": job.round + 1, "client": client, "note": f"its reply is clipped, times {factor:.3g}"})
 
     def asked_clients(self) -> list[list[int]]:
         """Return [client] for each time that a client was asked in a round; requests of repeated rounds count again."""
@@ -163,13 +194,15 @@ class Nodes:
 
     Args:
         grid: Flower's grid.
-        examples: the number of samples of each client, 0 until it is known; updated here as clients connect.
+        examples: the number of samples that each client declared, 0 until it is known; updated here.
         timeout: seconds to wait for nodes and for replies.
         log: where nodes that connect, are replaced or rejected are logged.
     """
 
     def __init__(self, grid: Grid, examples: list[int], timeout: float, log: ClientLog) -> None:
         self.grid, self.examples, self.timeout, self.log = grid, examples, timeout, log
+        for client, number in log.declared.items():
+            self.examples[client] = number
         self.node_of: dict[int, int] = {}  # client → node
         self._answered: dict[int, str] = {}  # node that has answered the query → its activation time then
         self._claims: dict[int, int] = {}  # node → the client that it claims to be, even if a newer node counts
@@ -227,14 +260,29 @@ class Nodes:
         if older != newer:
             self.log.node_replaced(client, older, newer)
         if newer == node:
-            self.node_of[client], self.examples[client] = node, info.examples
+            self.node_of[client] = node
+            self._declare(client, info.examples)
             self.log.info(f"{self.name(client)}: connected, {info.examples} examples")
+
+    def _declare(self, client: int, examples: int) -> None:
+        """Store what a client declares for the first time; warn if it would outweigh all others together."""
+        if self.examples[client]:
+            return
+        self.examples[client] = examples
+        self.log.examples_declared(client, examples)
+        others = [number for other, number in enumerate(self.examples) if other != client and number]
+        if len(others) > 1 and examples > sum(others):
+            self.log.warn(f"{self.name(client)}: declares {examples} examples, all others together {sum(others)}")
 
     def _read_info(self, content: RecordDict) -> ClientInfo:
         """Return a node's answer; raise ValueError or KeyError if it is not plausible."""
         info = ClientInfo.read(content[INFO_KEY])
         if info.client >= len(self.examples):
             raise ValueError(f"it says it is client {info.client}, there are {len(self.examples)}")
+        declared = self.examples[info.client]
+        if declared and info.examples != declared:
+            problem = f"it says it has {info.examples} examples, client {info.client} declared {declared} before"
+            raise ValueError(f"{problem}; if its data have changed, remove its entry from examples.json")
         return info
 
     def train(self, contents: Mapping[int, RecordDict], group: str) -> NodeReplies:

@@ -24,7 +24,7 @@ from flwr.server.workflow import SecAggPlusWorkflow
 from flwr.server.workflow.constant import MAIN_CONFIGS_RECORD, MAIN_PARAMS_RECORD, Key
 from flwr.serverapp import Grid
 
-from fedflat.flower.messages import INFO_KEY, REQUEST_KEY, ClientInfo, TrainRequest, decode_npy
+from fedflat.flower.messages import INFO_KEY, REQUEST_KEY, ClientInfo, ReportedError, TrainRequest, decode_npy
 from fedflat.flower.nodes import polling_pauses
 
 CLIP_RANGE = 128.0
@@ -85,7 +85,8 @@ class MeanOnlyStrategy:
     def accepts(self, reply: Message) -> bool:
         """Return whether a masked reply has the right form. If not, SecAgg+ treats its client as one that left."""
         try:
-            ClientInfo.read(reply.content["fitres.metrics"])
+            info = ClientInfo.read(reply.content["fitres.metrics"])
+            info.check_answers(self.requests[reply.metadata.src_node_id])
             masked: Any = reply.content[RECORD_KEY_CONFIGS][Protocol.MASKED_PARAMETERS]
             for (name, shape), data in zip(self.shapes.items(), masked, strict=True):
                 decode_npy(name, data, "int64", shape)
@@ -155,7 +156,7 @@ def content_from_fitins(content: RecordDict, names: Iterable[str]) -> RecordDict
 def content_to_fitres(content: RecordDict) -> RecordDict:
     """Return a client's reply in the form that SecAgg+ masks; all clients have the same weight.
 
-    Raises ValueError if an entry is not finite or does not fit: the server could not check it.
+    Raises ReportedError if an entry is not finite or does not fit: the server could not check it.
     """
     arrays = {name: _to_float64(name, array) for name, array in content["reply"].items()}
     return RecordDict(
@@ -172,7 +173,6 @@ def _to_float64(name: str, array: Array) -> Array:
     """Return the array in 64 bits, since Flower adds CLIP_RANGE before it rounds, and with an axis, since Flower gets
     scalars wrong."""
     values = np.atleast_1d(array.numpy().astype(np.float64))
-    largest = float(np.abs(values).max())
-    if not largest <= CLIP_RANGE:  # also true for NaN
-        raise ValueError(f"{name} has an entry of size {largest:.3g}, secure aggregation carries up to {CLIP_RANGE:g}")
+    if not np.abs(values).max() <= CLIP_RANGE:  # also true for NaN
+        raise ReportedError(None, name, f"has an entry beyond ±{CLIP_RANGE:g}, which secure aggregation cannot carry")
     return Array(values)

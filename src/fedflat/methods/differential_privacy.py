@@ -14,6 +14,10 @@ If clients are drawn by Poisson sampling, the sum is divided by the mean of |S| 
 itself would tell who took part. Noise is added in a round without replies too. Poisson sampling is accounted for
 exactly, for federations with and without one client's data: the sum then differs by at most C, and the multiplier is z.
 For cohorts drawn without replacement the bound of Wang, Balle and Kasiviswanathan (2019) is used.
+
+r_k here is the reply without bookkeeping, such as FedNova's number of steps (`Method.bookkeeping`). Bookkeeping is sent
+as it is. It depends on how many samples a client has, not on what they are; the guarantee does not cover this number.
+Its mean may tell who took part, so that cohorts count as known, and Poisson sampling is refused with such methods.
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ from torch import Tensor
 
 from fedflat.core.method import Cohort, Local, Method
 from fedflat.core.random import hash_words, normal_from, purpose_key
-from fedflat.core.state import pack_state, state_tensors, tree_map, unpack_state
+from fedflat.core.state import bookkeeping_names, pack_state, tree_map, unpack_state
 from fedflat.core.vectors import norm
 from fedflat.errors import UserError
 from fedflat.methods import METHODS
@@ -83,8 +87,10 @@ class Private(Wrapper):
         """Return the clipped reply of the inner method, which sees the client's model with a clipped change."""
         change = w - msg.params
         reply, kept = self.inner.reply(msg.params + self._clip(change, norm(change)), msg, client, local)
-        length = torch.stack([norm(t.reshape(-1)) for t in state_tensors(reply)]).norm()
-        return tree_map(lambda t: self._clip(t, length), reply), kept
+        named, public = pack_state(reply), bookkeeping_names(reply, self.bookkeeping)
+        length = torch.stack([norm(t.reshape(-1)) for name, t in named.items() if name not in public]).norm()
+        clipped = {name: t if name in public else self._clip(t, length) for name, t in named.items()}
+        return unpack_state(reply, clipped), kept
 
     def _clip(self, t: Tensor, length: Tensor) -> Tensor:
         """Return t · min(1, C / length), and 0 if training diverged and the length is not finite.
@@ -109,13 +115,13 @@ class Private(Wrapper):
     def _add_noise(self, server: PrivateServer, mean: Any, size: int) -> Any:
         """Return a sum of replies divided by `size` with noise that depends on the key, the round and the tensor."""
         key = hash_words(purpose_key("privacy"), *server.key.to(torch.int64), server.round.to(torch.int64))
-        return unpack_state(
-            mean,
-            {
-                name: tensor + self.noise * self.clip / size * _normal_like(tensor, hash_words(key, number))
-                for number, (name, tensor) in enumerate(pack_state(mean).items())
-            },
-        )
+        named, public = pack_state(mean), bookkeeping_names(mean, self.bookkeeping)
+        noisy = {
+            name: tensor + self.noise * self.clip / size * _normal_like(tensor, hash_words(key, number))
+            for number, (name, tensor) in enumerate(named.items())
+            if name not in public
+        }
+        return unpack_state(mean, named | noisy)
 
 
 def _normal_like(tensor: Tensor, key: Tensor) -> Tensor:
@@ -198,7 +204,7 @@ def privacy_spent(
     known = _epsilon(private, method.exchanges * max(rounds_of_client.values(), default=0), poisson=poisson)
     size = max(map(len, cohorts), default=0) if poisson_size is None else poisson_size
     amplified = known
-    if sampled or poisson:
+    if poisson or (sampled and not method.bookkeeping):  # means without noise may tell who took part
         amplified = _epsilon(private, method.exchanges, len(cohorts), population, size, poisson)
     return {
         "epsilon": min((e for e in (amplified, known) if e is not None), default=None),
@@ -207,6 +213,7 @@ def privacy_spent(
         "clip": private.clip,
         "noise": private.noise,
         "neighbours": "present or absent" if poisson else "replaced by others",
+        "not_covered": list(method.bookkeeping),
         "note": "" if _accounting() else "install fedflat[privacy] to have epsilon computed",
     }
 
@@ -221,7 +228,8 @@ def describe_privacy(spent: dict[str, Any]) -> str:
         return f"privacy: {spent['note']}"
     numbers = ("infinite" if e is None else f"{e:.3g}" for e in (spent["epsilon"], spent["epsilon_known_cohorts"]))
     line = "privacy: ε = {} ({} where the cohorts are known) at δ = {:g}".format(*numbers, spent["delta"])
-    return f"{line}, for one client's data ({spent['neighbours']})"
+    names = ", ".join(spent.get("not_covered", ()))
+    return f"{line}, for one client's data ({spent['neighbours']})" + (f"; not covered: {names}" if names else "")
 
 
 def _accounting() -> Any:

@@ -39,6 +39,7 @@ class FedCM(Method):
   journal = {arXiv:2106.10874},
   year = {2021}
 }"""
+    bookkeeping: ClassVar[tuple[str, ...]] = ("span",)
 
     cm_alpha: Fraction = 0.1
     """Share α of the client's own gradient; 1 is FedAvg."""

@@ -37,6 +37,7 @@ class FedNova(Method):
   booktitle = {NeurIPS},
   year = {2020}
 }"""
+    bookkeeping: ClassVar[tuple[str, ...]] = ("steps",)
 
     def reply(self, w: Tensor, msg: Any, client: Any, local: Local) -> tuple[Reply, Any]:
         """Return the change per effective step and the number of effective steps."""

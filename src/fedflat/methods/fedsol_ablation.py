@@ -48,6 +48,7 @@ class FedSOLAblation(Method):
     """FedSOL with another proximal term or another use of it; with the defaults it is FedSOL."""
 
     citation: ClassVar[str] = FedSOL.citation
+    bookkeeping: ClassVar[tuple[str, ...]] = ("steps",)
 
     rho: NonNegative = 2.0
     """Strength ρ of the perturbation."""

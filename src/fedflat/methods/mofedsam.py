@@ -40,6 +40,7 @@ class MoFedSAM(Method):
   booktitle = {ICML},
   year = {2022}
 }"""
+    bookkeeping: ClassVar[tuple[str, ...]] = ("span",)
 
     rho: NonNegative = 0.1
     """Radius ρ of the perturbation."""

@@ -67,6 +67,11 @@ class Wrapper(Method):
         """The prefix of the parameters that the inner method does not train."""
         return self.inner.frozen
 
+    @property
+    def bookkeeping(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The scalars of the inner method's reply that depend on no sample."""
+        return self.inner.bookkeeping
+
     def init_client(self, params: Tensor) -> Any:
         """Return the inner method's client state."""
         return self.inner.init_client(params)

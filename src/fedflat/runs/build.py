@@ -20,6 +20,8 @@ from fedflat.data.load import load_dataset
 from fedflat.data.long_tail import long_tail_rows
 from fedflat.data.partition import partition_rows
 from fedflat.engine import ENGINES
+from fedflat.engine.aggregation import check_cohort_suffices
+from fedflat.engine.attacks import REPLY_ATTACKS, ReplyAttack, choose_attackers, flip_labels
 from fedflat.engine.memory import choose_state_device, estimate_memory, free_gpu_memory, keep_freed_memory
 from fedflat.engine.participation import LocalWork, Participation, cohort_size
 from fedflat.engine.processes import ProcessGroup
@@ -82,6 +84,11 @@ def build_run(
     dataset = dataset or load_run_dataset(experiment)
     client_rows = partition_clients(experiment, dataset) if client_rows is None else client_rows
     participation = build_participation(experiment, [len(rows) for rows in client_rows])
+    size = cohort_size(experiment.cohort, len(client_rows))
+    check_cohort_suffices(experiment.aggregation(), experiment.aggregate, size)
+    attackers = choose_attackers(experiment.partition_seed, len(client_rows), experiment.attackers)
+    if experiment.attack == "labels" and attackers:
+        dataset = flip_labels(dataset, client_rows, attackers)
     device = choose_device(experiment.device)
     if device.type == "cpu":
         keep_freed_memory()
@@ -145,6 +152,14 @@ def _check_optimiser(experiment: Experiment, params: Tensor) -> None:
     raise UserError(option, getattr(experiment, option), problem)
 
 
+def build_attack(experiment: Experiment, clients: int) -> ReplyAttack | None:
+    """Return what the attackers among the clients do to their replies, None if they do nothing to them."""
+    if not experiment.attackers or experiment.attack not in REPLY_ATTACKS:
+        return None
+    attackers = choose_attackers(experiment.partition_seed, clients, experiment.attackers)
+    return ReplyAttack(experiment.attack, experiment.attack_strength, attackers, experiment.method.bookkeeping)
+
+
 def _check_buffers(models: Sequence[nn.Module]) -> None:
     """Raise UserError if the models of two seeds differ in a buffer: all seeds use the buffers of the first."""
     first, *others = (dict(model.named_buffers()) for model in models)
@@ -156,8 +171,9 @@ def _check_buffers(models: Sequence[nn.Module]) -> None:
 
 def _two_samples(client_data: ClientBatches) -> Batch:
     """A batch of two samples: layers that normalise over the batch cannot take a single one."""
-    x = normalise(client_data.x[:2], client_data.dataset.mean, client_data.dataset.std, client_data.dtype)
-    return Batch(x, client_data.y[:2], torch.ones_like(client_data.y[:2], dtype=torch.bool), None)
+    x, y = client_data.x[[0, -1]], client_data.y[[0, -1]]  # of a single sample, twice the same
+    x = normalise(x, client_data.dataset.mean, client_data.dataset.std, client_data.dtype)
+    return Batch(x, y, torch.ones_like(y, dtype=torch.bool), None)
 
 
 def load_run_dataset(experiment: Experiment) -> Dataset:

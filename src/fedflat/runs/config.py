@@ -36,6 +36,9 @@ WRITTEN_IF_SET = (  # options that are left out where they have their default, a
     "optimiser",
     "optimiser_state",
     "clip_grad",
+    "clip_replies",
+    "aggregate",
+    "attackers",
     "availability",
     "dropout_rate",
     "stragglers",
@@ -237,6 +240,7 @@ def experiment_to_dict(experiment: Experiment) -> dict[str, Any]:
     used["long_tail"] = experiment.long_tail != 1
     used |= {name: getattr(experiment, name) != getattr(Setting, name) for name in WRITTEN_IF_SET}
     used |= {"straggler_work": experiment.stragglers, "local_epochs": not experiment.local_steps}
+    used |= dict.fromkeys(("attack", "attack_strength"), experiment.attackers)
     names = [f.name for f in dataclasses.fields(Setting) if used.get(f.name, True)]
     values = {name: getattr(experiment, name) for name in names}
     values |= {"local_epochs": experiment.epochs} if "local_epochs" in values else {}

@@ -14,9 +14,11 @@ from fedflat.core.method import Method
 from fedflat.core.optimiser import InRoundSchedule, Optimiser, OptimiserName
 from fedflat.core.state import send_to_device
 from fedflat.data.dataset import Dataset
+from fedflat.engine.aggregation import Aggregation, parse_aggregation
+from fedflat.engine.attacks import REPLY_ATTACKS
 from fedflat.errors import NOT_SHOWN, UserError, mention, near_miss
 from fedflat.methods import METHODS
-from fedflat.methods.differential_privacy import check_clipped_last
+from fedflat.methods.differential_privacy import check_clipped_last, find_private
 from fedflat.methods.fedavg import FedAvg
 from fedflat.options import Count, DeviceName, Fraction, Index, NonNegative, Positive, Range, check, normalised_fields
 from fedflat.probes import check_probe_names
@@ -96,6 +98,17 @@ class Setting:
     """Largest norm of a client's step before the learning rate; longer ones are shortened to it."""
     weights: Literal["examples", "uniform"] = "examples"
     """Weights of the clients' average: their number of samples, or equal."""
+    clip_replies: Positive | None | str = None  # noqa: RUF036 (every word is text, so text is tried last)
+    """Largest norm of a client's reply; the server scales longer ones down. A number, or 2x for twice the median of the
+    round's replies."""
+    aggregate: str = "mean"
+    """How replies are averaged: mean, median, trimmed:0.2 (share cut at each end) or krum:1 (number of attackers)."""
+    attackers: Annotated[float, Range(0, 0.9)] = 0.0
+    """Share of the clients that are simulated attackers."""
+    attack: Literal["sign-flip", "scale", "noise", "labels"] = "sign-flip"
+    """What attackers do: send −s times their reply, s times, or noise of s times its norm; or train on wrong labels."""
+    attack_strength: Positive = 10.0
+    """Factor s of the attacks on replies."""
     seeds: tuple[Index, ...] = (0,)
     """Random seeds; every seed trains its own model, all side by side."""
     eval_every: Count = 1
@@ -206,6 +219,7 @@ class Experiment(Setting):
         check_clipped_last(self.method)
         self._check_optimiser()
         self._check_participation()
+        self._check_robustness()
         check_probe_names(self.probes)
         first = min(math.lcm(self.eval_every, self.probe_every), self.rounds)
         if self.probes and not self.probing(first):
@@ -232,6 +246,27 @@ class Experiment(Setting):
             raise UserError("local_steps", self.local_steps, problem)
         if self.stragglers == 1 and not self.straggler_work:
             raise UserError("stragglers", self.stragglers, f"nobody replies with {mention('straggler_work', 0)}")
+
+    def aggregation(self) -> Aggregation:
+        """Return how the server averages replies; raise UserError if the options describe none."""
+        return parse_aggregation(self.clip_replies, self.aggregate, self.method.bookkeeping)
+
+    def _check_robustness(self) -> None:
+        """Raise UserError if the options about averages and attackers do not fit together or to the method."""
+        self.aggregation()
+        if find_private(self.method) is None:
+            return
+        if self.sampling == "poisson" and self.method.bookkeeping:
+            problem = f"the mean of {self.method.bookkeeping[0]}, which gets no noise, would tell who took part"
+            raise UserError("sampling", self.sampling, problem)
+        private = "dpfedavg, whose noise is for the plain mean of replies that it clips itself"
+        if self.aggregate != "mean":
+            raise UserError("aggregate", self.aggregate, f"must be mean with {private}")
+        if self.clip_replies is not None:
+            raise UserError("clip_replies", self.clip_replies, f"cannot be used with {private}")
+        if self.attackers and self.attack in REPLY_ATTACKS:
+            problem = f"dpfedavg's server refuses replies beyond its bound; simulate {mention('attack', 'labels')}"
+            raise UserError("attack", self.attack, problem)
 
     def check_named(self, advice: str = "") -> None:
         """Raise UserError if `dataset` or `model` is own:NAME-CHECKSUM, which stands for a Python object.

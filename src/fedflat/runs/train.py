@@ -35,7 +35,7 @@ from fedflat.engine.sequential import client_batches
 from fedflat.methods import METHODS
 from fedflat.own_code import short_own_code
 from fedflat.probes import ProbeRunner, refuse_probes
-from fedflat.runs.build import BuiltRun, build_engine, build_run, choose_engine, client_state_device
+from fedflat.runs.build import BuiltRun, build_attack, build_engine, build_run, choose_engine, client_state_device
 from fedflat.runs.callbacks import CallbackRunner, check_callback
 from fedflat.runs.config import dump_experiment
 from fedflat.runs.experiment import Experiment
@@ -114,6 +114,7 @@ class Training:
         self.probe_runner = ProbeRunner(
             experiment.probes, experiment.probing, experiment.method, built.task, built.client_data, self.test
         )
+        self.aggregation, self.attack = experiment.aggregation(), build_attack(experiment, len(built.client_rows))
         self.history: list[dict[str, Any]] = []
         self.keeps_local_models = False  # they need memory until the next round
         self.last_cohort: tuple[CohortJob, TrainedCohort] | None = None  # of the first seed
@@ -179,7 +180,7 @@ class Training:
         cohorts = [who.replying(seed, r) for seed in experiment.seeds]
         optimiser = experiment.optimiser_at(r, self.built.initial_params[0])
         weights = [self._weights(c) for c in cohorts]
-        rest = (cohorts, weights, who.population, optimiser, who.expected_size)
+        rest = (cohorts, weights, who.population, optimiser, who.expected_size, self.aggregation, self.attack)
         jobs = cohort_jobs(experiment.method, self.trials, r, exchange, *rest)
         jobs = [job._replace(optimiser=who.with_client_lrs(optimiser, experiment.lr, job.clients)) for job in jobs]
         self.probe_runner.begin(self.trials, jobs)

@@ -89,11 +89,14 @@ def run_together(
 
 
 def check_same_settings(experiments: Sequence[Experiment]) -> None:
-    """Raise UserError if two experiments differ in more than the options MAY_DIFFER."""
+    """Raise UserError if two experiments differ in more than the options MAY_DIFFER, or have attackers."""
     first, *others = map(experiment_to_dict, experiments)
     for name in [name for name in first if name not in MAY_DIFFER]:
         if any(first[name] != other[name] for other in others):
             raise UserError(name, NOT_SHOWN, "must be the same in experiments trained together")
+    if experiments[0].attackers:
+        problem = "each partition has other attackers; such experiments cannot be trained together"
+        raise UserError("attackers", experiments[0].attackers, problem)
 
 
 def _build_all(experiments: Sequence[Experiment]) -> list[BuiltRun]:
