@@ -23,6 +23,7 @@ _MODULES = {
     "fedflat.runs.callbacks": ("STOP", "Callback", "TrainingView"),
     "fedflat.runs.stopping": ("EarlyStopping", "StopAtAccuracy"),
     "fedflat.runs.trackers": ("CSVLogger", "MLflowLogger", "TensorBoardLogger", "WandbLogger"),
+    "fedflat.runs.sweep": ("SweepPoint", "sweep"),
     "fedflat.runs.result": ("Result",),
     "fedflat.runs.read": ("load_model",),
     "fedflat.flatness.analyse": ("analyse",),
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from fedflat.runs.read import load_model
     from fedflat.runs.result import Result
     from fedflat.runs.stopping import EarlyStopping, StopAtAccuracy
+    from fedflat.runs.sweep import SweepPoint, sweep
     from fedflat.runs.trackers import CSVLogger, MLflowLogger, TensorBoardLogger, WandbLogger
     from fedflat.runs.train import run
 
@@ -100,6 +102,7 @@ __all__ = [
     "Server",
     "Setting",
     "StopAtAccuracy",
+    "SweepPoint",
     "Task",
     "TensorBoardLogger",
     "TrainingView",
@@ -112,6 +115,7 @@ __all__ = [
     "personalise",
     "register",
     "run",
+    "sweep",
     "unit",
     "write_report",
 ]

@@ -144,6 +144,14 @@ def test_flatness() -> None:
     assert all(float(line.split()[-2]) > 0 for line in lines[1:])
 
 
+def test_sweep() -> None:
+    small = ["--dataset", "digits", "--model", "mlp", "--rounds", "1", "--radii", "0.5", "1", "--rates", "0.01"]
+    record = last_line(run("sweep.py", *small))
+    assert record["points"] == 2
+    assert record["ratio"] == pytest.approx(record["sweep_s"] / record["single_runs_s"], abs=0.02)
+    assert record["largest_accuracy_gap"] < 0.02
+
+
 def test_breakdown() -> None:
     lines = run("breakdown.py", "digits", "--rows", "5").strip().splitlines()
     assert lines[0].startswith("15 steps of 5 lanes, ")

@@ -69,8 +69,10 @@ def test_an_interruption_at_different_rounds_changes_nothing(tmp_path):
 
 
 def test_other_settings_may_not_differ():
-    with pytest.raises(UserError, match="lr: must be the same"):
-        run_together([BASE, dataclasses.replace(BASE, lr=0.5)])
+    with pytest.raises(UserError, match="local_epochs: must be the same"):
+        run_together([BASE, dataclasses.replace(BASE, local_epochs=2)])
+    with pytest.raises(UserError, match="momentum: must be the same"):
+        run_together([BASE, dataclasses.replace(BASE, momentum=0.5)])
 
 
 def test_equal_datasets_given_in_python_count_as_the_same():

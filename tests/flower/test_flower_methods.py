@@ -62,7 +62,7 @@ def test_replies_are_averaged_where_the_server_computes() -> None:
     with FakeTensorMode():
         model, states = torch.zeros(5, device="cuda"), ClientStore(LastReply(torch.tensor(-1)))
         sgd = Optimiser(torch.ones((), device="cuda"), 0.0, 0.0)
-        job = CohortJob(0, 0, 0, [2, 0], torch.ones(2, device="cuda"), 4, ff.Message(model), states, sgd)
+        job = CohortJob(0, 0, 0, [2, 0], torch.ones(2, device="cuda"), 4, ff.Message(model), states, sgd, ff.FedAvg())
         valid = {client: ValidReply(ff.Reply(model), ClientInfo(client=client, examples=7)) for client in job.clients}
         cohort = FlowerEngine._average(SimpleNamespace(experiment=EXPERIMENT), job, valid).cohort  # type: ignore[arg-type]
         assert {cohort.mean.delta.device.type, cohort.uniform.delta.device.type} == {"cuda"}

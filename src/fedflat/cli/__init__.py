@@ -18,6 +18,10 @@ from fedflat.files import disk_failed
 COMMANDS = {
     "run": ("fedflat.cli.train:run_command", "train one method: fedflat run fedsol --rho 2 --rounds 60"),
     "compare": ("fedflat.cli.train:compare_command", "train several methods: fedflat compare fedavg fedsol:rho=2"),
+    "sweep": (
+        "fedflat.cli.sweep:sweep_command",
+        "train a grid of options: fedflat sweep fedsol rho=0.5,1,2",
+    ),
     "report": ("fedflat.cli.report:report_command", "write one HTML page about runs: fedflat report runs/*"),
     "analyse": ("fedflat.cli.analyse:analyse_command", "measure how flat minima are: fedflat analyse runs/*"),
     "personalise": ("fedflat.cli.personalise:personalise_command", "fine-tune a run's model for each client"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -170,7 +171,7 @@ def split_positionals(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RunFiles:
+class OutputFiles:
     """Configuration file and results."""
 
     config: Path | None = None
@@ -179,6 +180,12 @@ class RunFiles:
     """Folder for the results; runs/METHOD-DATE-TIME unless given."""
     resume: bool = False
     """Continue the run in the folder of --out, with its options; more rounds or seeds extend it, also if complete."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunFiles(OutputFiles):
+    """Configuration file and results."""
+
     target: Fraction = 0.8
     """Accuracy for which the rounds until it is first reached are counted."""
     stop_at_accuracy: Fraction | None = None
@@ -189,7 +196,7 @@ class RunFiles:
 
 
 def parse_flags(
-    method: Method | None, base: Experiment, files: type[RunFiles], flags: list[str], prog: str, about: str
+    method: Method | None, base: Experiment, files: type[OutputFiles], flags: list[str], prog: str, about: str
 ) -> Any:
     """Return the options `method` (unless None), `setting` and `files` from flags.
 
@@ -227,8 +234,8 @@ def _without_inner_flags(cls: type[Method]) -> Any:
 def check_inner_flags(spec: str, method: Method, flags: list[str]) -> None:
     """Raise UserError for a flag that is a hyper-parameter of a wrapped method, and say how to write it in the spec."""
     outer = {flag(f.name) for f in (*dataclasses.fields(method), *dataclasses.fields(Setting))}
-    chain, names = _method_chain(method), spec.split("+")
-    for word, value in zip(flags, [*flags[1:], "..."], strict=True):
+    chain, names = method_chain(method), spec.split("+")
+    for word, value in pairwise([*flags, "..."]):
         name, _, given = word.partition("=")
         for level, inner in enumerate(chain[1 : len(names)], 1):
             if name not in outer and name in {flag(f.name) for f in dataclasses.fields(inner)}:
@@ -238,7 +245,7 @@ def check_inner_flags(spec: str, method: Method, flags: list[str]) -> None:
                 raise UserError(None, name, problem)
 
 
-def _method_chain(method: Method) -> list[Method]:
-    """A method, the one it wraps, and so on."""
+def method_chain(method: Method) -> list[Method]:
+    """Return a method, the one it wraps, and so on."""
     inner = getattr(method, "inner", None)
-    return [method, *_method_chain(inner)] if inner is not None else [method]
+    return [method, *method_chain(inner)] if inner is not None else [method]

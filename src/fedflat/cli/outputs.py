@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from itertools import chain, count
 from pathlib import Path
 
-from fedflat.cli.arguments import RunFiles
+from fedflat.cli.arguments import OutputFiles
 from fedflat.errors import NOT_SHOWN, UserError, mention
 
 
@@ -49,7 +49,7 @@ def check_writable(option: str, path: Path, folder: Path) -> None:
 
 
 @contextmanager
-def output_folder(files: RunFiles, name: str, leads: bool) -> Iterator[Path]:
+def output_folder(files: OutputFiles, name: str, leads: bool) -> Iterator[Path]:
     """Give the folder of --out, or a new folder runs/NAME-DATE-TIME if there is no --out.
 
     Only the process that `leads` makes the new folder. It is removed at the end if nothing was written to it.

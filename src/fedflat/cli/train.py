@@ -8,8 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
+from typing import TypeVar
 
 from fedflat.cli.arguments import (
+    OutputFiles,
     RunFiles,
     check_inner_flags,
     parse_flags,
@@ -44,6 +46,8 @@ from fedflat.runs.result import Result
 from fedflat.runs.stopping import StopAtAccuracy
 from fedflat.runs.trackers import MLflowLogger, TensorBoardLogger, WandbLogger
 from fedflat.runs.train import run
+
+F = TypeVar("F", bound=OutputFiles)
 
 
 @contextmanager
@@ -114,22 +118,37 @@ def run_command(words: list[str]) -> None:
     if not names and not _has_flag(flags, "--config", "--resume", "--help", "-h"):
         example = "name a method first, for example fedflat run fedsol"
         raise UserError(None, "run", f"{example}; methods are {', '.join(METHODS)}")
-    base = _base_experiment(flags, [""])
-    method = _choose_method(names[0], base.method) if names else base.method
-    methods = f"Train one method: {', '.join(METHODS)}. fedflat run METHOD --help shows its own flags as well."
-    about = f"Train {summary_line(type(method))}" if names else methods
-    prog = f"fedflat run {names[0] if names else 'METHOD'}"
-    if names:
-        check_inner_flags(names[0], method, flags)
-    options = parse_flags(method, base, RunFiles, flags, prog, about)
-    values = {f.name: getattr(options.method, f.name) for f in dataclasses.fields(method)}
-    experiment = _make_experiment(dataclasses.replace(method, **values), options.setting)
-    label = short_own_code(names[0] if names else METHODS.name_of(type(method)))
+    about = f"Train one method: {', '.join(METHODS)}. fedflat run METHOD --help shows its own flags as well."
+    experiment, files = parse_experiment(names[0] if names else None, flags, RunFiles, "run METHOD", about, [""])
+    label = short_own_code(names[0] if names else METHODS.name_of(type(experiment.method)))
     leads = find_rank(experiment.engine).leads
-    with output_folder(options.files, label, leads) as out, _hints(["run"], [out], out, options.files):
-        result = train_with_bar(experiment, out, label, options.files)
+    with output_folder(files, label, leads) as out, _hints(["run"], [out], out, files):
+        result = train_with_bar(experiment, out, label, files)
         if leads:
-            _print_and_report([(label, result)], [out], out / "report.html", options.files.target)
+            _print_and_report([(label, result)], [out], out / "report.html", files.target)
+
+
+def parse_experiment(
+    spec: str | None, flags: list[str], files: type[F], usage: str, about: str, runs: Sequence[str] = ()
+) -> tuple[Experiment, F]:
+    """Return the experiment of one method that a command line describes, and its options `files`.
+
+    Args:
+        spec: the word that names the method; None to take that of --config.
+        flags: the words from the first flag on.
+        files: the class of the options of the command.
+        usage: the command as the help shows it, with METHOD for the method.
+        about: the help's first paragraph where no method is named.
+        runs: the folders in that of --out whose options --resume takes; "" is that of --out itself.
+    """
+    base = _base_experiment(flags, runs)
+    method = _choose_method(spec, base.method) if spec else base.method
+    if spec:
+        check_inner_flags(spec, method, flags)
+        usage, about = usage.replace("METHOD", spec), f"Train {summary_line(type(method))}"
+    options = parse_flags(method, base, files, flags, f"fedflat {usage}", about)
+    values = {f.name: getattr(options.method, f.name) for f in dataclasses.fields(method)}
+    return _make_experiment(dataclasses.replace(method, **values), options.setting), options.files
 
 
 def compare_command(words: list[str]) -> None:

@@ -25,6 +25,8 @@ Rules that engines rely on:
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -195,3 +197,33 @@ class Method:
             client: the client's final state.
         """
         return server.params
+
+
+def hyper_parameters(method: Method) -> dict[str, Any]:
+    """Return a method's hyper-parameters by name; those of a wrapped method are called inner.rho.
+
+    Args:
+        method: the method.
+    """
+    values: dict[str, Any] = {}
+    for field in dataclasses.fields(method):
+        value = getattr(method, field.name)
+        inner = hyper_parameters(value) if isinstance(value, Method) else None
+        values |= {field.name: value} if inner is None else {f"{field.name}.{name}": v for name, v in inner.items()}
+    return values
+
+
+def with_hyper_parameters(method: Method, values: Mapping[str, Any]) -> Method:
+    """Return the method with other values of some hyper-parameters.
+
+    Args:
+        method: the method.
+        values: the new values, named as by `hyper_parameters`.
+    """
+    if not values:
+        return method
+    own = {name: value for name, value in values.items() if "." not in name}
+    for field in {name.partition(".")[0] for name in values} - own.keys():
+        inner = {name.removeprefix(f"{field}."): v for name, v in values.items() if name.startswith(f"{field}.")}
+        own[field] = with_hyper_parameters(getattr(method, field), inner)
+    return dataclasses.replace(method, **own)

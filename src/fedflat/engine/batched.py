@@ -30,13 +30,14 @@ from fedflat.core.local_training import (
     reply_key,
     start_local_training,
 )
-from fedflat.core.method import NO_KEY, Method
+from fedflat.core.method import NO_KEY, Method, hyper_parameters, with_hyper_parameters
 from fedflat.core.state import send_to_device, state_tensors, tree_map
 from fedflat.core.task import Batch, Task
 from fedflat.data.batches import BatchPlan, BatchSource
 from fedflat.engine.kernels import use_lane_ops
 from fedflat.engine.lane_packing import LaneSchedule, choose_lanes, schedule_lanes
 from fedflat.engine.rounds import CohortJob, TrainedCohort, average_replies
+from fedflat.errors import UserError
 
 WARM_UP_STEPS = 3  # calls of a function before it is captured as a CUDA graph
 
@@ -95,7 +96,8 @@ class LaneWork(NamedTuple):
         clients: for each item, the number of its client.
         states: what the clients keep, stacked over items.
         messages: the servers' messages, stacked over jobs.
-        numbers: for each item, the numbers of its optimiser and its number of steps [items, 5].
+        numbers: for each item, the numbers of its optimiser, its number of steps and the hyper-parameters that differ
+            between trials [items, 5 + fields].
     """
 
     jobs: Sequence[CohortJob]
@@ -110,19 +112,27 @@ class Lanes:
     """The tensors of all lanes, which stay from round to round, and the step that works on them.
 
     `carry` is the local state of each lane (model, optimiser's and client's state), `message` the server's message for
-    the client that the lane trains, `numbers` its optimiser's numbers and its number of steps; all their tensors have
-    the lanes as first axis.
+    the client that the lane trains, `numbers` what LaneWork.numbers has for this client; all their tensors have the
+    lanes as first axis.
 
     Args:
-        method, task, source: what is trained, and where batches come from.
+        method, task, source, fields: what is trained, where batches come from, and the hyper-parameters in `numbers`.
         lanes: the number of lanes.
         work, plan: the work and the batches of the first exchange, as examples of shapes and types.
     """
 
     def __init__(
-        self, method: Method, task: Task, source: BatchSource, lanes: int, work: LaneWork, plan: BatchPlan
+        self,
+        method: Method,
+        task: Task,
+        source: BatchSource,
+        fields: Sequence[str],
+        lanes: int,
+        work: LaneWork,
+        plan: BatchPlan,
     ) -> None:
-        self.method, self.task, self.source, self.optimiser = method, task, source, work.jobs[0].optimiser
+        self.method, self.task, self.source, self.fields = method, task, source, fields
+        self.optimiser = work.jobs[0].optimiser
         zeros = [0] * lanes
         self.message, states, self.numbers = (
             tree_map(lambda t: t[zeros].clone(), part) for part in (work.messages, work.states, work.numbers)
@@ -148,9 +158,10 @@ class Lanes:
         """Take one local step in every lane."""
 
         def step(state: LocalState, batch: Batch, msg: Any, own: Tensor) -> LocalState:
-            return local_step(self.method, self.task, self.optimiser.with_numbers(own[:-1]), state, batch, msg)
+            method = with_hyper_parameters(self.method, dict(zip(self.fields, own[5:].unbind(), strict=True)))
+            return local_step(method, self.task, self.optimiser.with_numbers(own[:4]), state, batch, msg)
 
-        batch = self.source.batch(plan.samples)._replace(step=plan.step, steps=numbers[:, -1])
+        batch = self.source.batch(plan.samples)._replace(step=plan.step, steps=numbers[:, 4])
         return _without_shared_memory(vmap(step)(carry, batch, message, numbers), carry, (message, numbers, plan))
 
     def _step_in_place(self, carry: LocalState, message: Any, numbers: Tensor, plan: StepPlan) -> None:
@@ -297,10 +308,19 @@ class Batched:
         task: the model and its loss.
         source: where batches come from.
         lanes: the number of lanes; None lets `prepare`, or else the first round, choose it.
+        lane_fields: the method's hyper-parameters that may differ between jobs. They are numbers of a lane, so that
+            one step serves all jobs; see `takes_lane_values`.
     """
 
-    def __init__(self, method: Method, task: Task, source: BatchSource, lanes: int | None = None) -> None:
-        self.method, self.source, self.lanes = method, source, lanes
+    def __init__(
+        self,
+        method: Method,
+        task: Task,
+        source: BatchSource,
+        lanes: int | None = None,
+        lane_fields: Sequence[str] = (),
+    ) -> None:
+        self.method, self.source, self.lanes, self.lane_fields = method, source, lanes, lane_fields
         self.task = Task(use_lane_ops(task.model), task.compute)
         self._built_lanes: Lanes | None = None
 
@@ -322,7 +342,7 @@ class Batched:
             lengths = self.source.lengths(seeds, jobs[0].round, clients, jobs[0].exchange)
             plan = self.source.plan(seeds, jobs[0].round, clients, jobs[0].exchange)
             schedule = schedule_lanes(lengths, self._lane_count(lengths))
-            work = _gather_work(jobs, lengths)
+            work = _gather_work(jobs, lengths, self.lane_fields)
             ends, states = self._build_lanes(work, plan).train(work, plan, schedule)
             return self._replies(work, plan, ends, states)
 
@@ -336,7 +356,7 @@ class Batched:
         """Return the lanes, built in the first exchange."""
         if self._built_lanes is None:
             assert self.lanes is not None
-            self._built_lanes = Lanes(self.method, self.task, self.source, self.lanes, work, plan)
+            self._built_lanes = Lanes(self.method, self.task, self.source, self.lane_fields, self.lanes, work, plan)
         return self._built_lanes
 
     def _replies(self, work: LaneWork, plan: BatchPlan, ends: Tensor, states: Any) -> list[tuple[Any, Tensor]]:
@@ -347,34 +367,62 @@ class Batched:
             part = slice(first, first + len(job.clients))
             first = part.stop
             kept = tree_map(lambda t: t[part], states)
-            replies, new_states = vmap(_finish(self.method, job))(ends[part], kept, work.numbers[part], keys[part])
+            replies, new_states = vmap(_finish(job))(ends[part], kept, work.numbers[part], keys[part])
             job.states.scatter(job.clients, new_states)
             trained.append((replies, ends[part]))
         return trained
 
 
-def _finish(method: Method, job: CohortJob) -> Callable[[Tensor, Any, Tensor, Tensor], tuple[Any, Any]]:
+def _finish(job: CohortJob) -> Callable[[Tensor, Any, Tensor, Tensor], tuple[Any, Any]]:
     """Return the function from a client's model, state, numbers and key to its reply and what it keeps next."""
 
     def finish(end: Tensor, kept: Any, numbers: Tensor, key: Tensor) -> tuple[Any, Any]:
-        optimiser = job.optimiser.with_numbers(numbers[:-1])
+        optimiser = job.optimiser.with_numbers(numbers[:4])
         state = LocalState(end, kept.moments, kept.client) if optimiser.keeps_state else LocalState(end, (), kept)
-        return finish_local_training(method, optimiser, state, job.message, numbers[-1], key)
+        return finish_local_training(job.method, optimiser, state, job.message, numbers[4], key)
 
     return finish
 
 
-def _gather_work(jobs: Sequence[CohortJob], lengths: Sequence[int]) -> LaneWork:
+def _gather_work(jobs: Sequence[CohortJob], lengths: Sequence[int], fields: Sequence[str]) -> LaneWork:
     """Put the clients of all jobs into one list, and stack their states, the messages and the clients' numbers."""
     job_of = [number for number, job in enumerate(jobs) for _ in job.clients]
     states = [job.states.gather(job.clients) for job in jobs]
     numbers = torch.cat([job.optimiser.numbers(len(job.clients)) for job in jobs])
-    steps = send_to_device(lengths, numbers.device, numbers.dtype)
+    values = [[hyper_parameters(job.method)[field] for field in fields] for job in jobs]
+    more = [[steps, *values[number]] for steps, number in zip(lengths, job_of, strict=True)]
     return LaneWork(
         jobs,
         job_of,
         [client for job in jobs for client in job.clients],
         tree_map(lambda *parts: torch.cat(parts), *states),
         tree_map(lambda *parts: torch.stack(parts), *(job.message for job in jobs)),
-        torch.cat([numbers, steps[:, None]], 1),
+        torch.cat([numbers, send_to_device(more, numbers.device, numbers.dtype)], 1),
     )
+
+
+@torch.no_grad()
+def takes_lane_values(method: Method, field: str, task: Task, params: Tensor, batch: Batch) -> bool:
+    """Return whether the method's step can be vectorised over values of a hyper-parameter.
+
+    It cannot if the step asks `if self.rho`, or gives the value to a function that needs a Python number.
+
+    Args:
+        method: the method.
+        field: the name of the hyper-parameter, as in `hyper_parameters`.
+        task: the model and its loss.
+        params: a model, [P].
+        batch: the samples of a step.
+    """
+    message, client = method.broadcast(method.init_server(params)), method.init_client(params)
+
+    def step(value: Tensor) -> Tensor:
+        return with_hyper_parameters(method, {field: value}).step(task, params, batch, message, client)[0]
+
+    try:
+        vmap(step)(params.new_full((2,), hyper_parameters(method)[field]))
+    except UserError:
+        raise
+    except Exception:  # whatever torch raises where a lane's value would have to become a Python number
+        return False
+    return True

@@ -110,6 +110,7 @@ class CohortJob(NamedTuple):
         message: what the server broadcasts; `message.params` is the model at which local training starts.
         states: the states of all clients of the trial.
         optimiser: the clients' optimiser in this round.
+        method: the method of the trial.
         expected_size: the mean number of clients in a round, under Poisson sampling.
         aggregation: how the replies are averaged.
         attack: what attackers among the clients do to their replies, None for nothing.
@@ -124,6 +125,7 @@ class CohortJob(NamedTuple):
     message: Any
     states: ClientStates
     optimiser: Optimiser
+    method: Method
     expected_size: int | None = None
     aggregation: Aggregation = PLAIN_MEANS
     attack: ReplyAttack | None = None
@@ -216,11 +218,23 @@ def cohort_jobs(
         expected_size: the mean number of clients in a round, under Poisson sampling.
         method, trials, round, cohorts, weights, population, optimiser, aggregation, attack: those of `play_round`.
     """
-    messages = [method.broadcast(trial.server) for trial in trials]
-    common = (optimiser, expected_size, aggregation, attack)
     return [
-        CohortJob(t.seed, round, exchange, clients, weight, population, message, t.clients, *common)
-        for t, clients, weight, message in zip(trials, cohorts, weights, messages, strict=True)
+        CohortJob(
+            seed=trial.seed,
+            round=round,
+            exchange=exchange,
+            clients=clients,
+            weights=weight,
+            population=population,
+            message=method.broadcast(trial.server),
+            states=trial.clients,
+            optimiser=optimiser,
+            method=method,
+            expected_size=expected_size,
+            aggregation=aggregation,
+            attack=attack,
+        )
+        for trial, clients, weight in zip(trials, cohorts, weights, strict=True)
     ]
 
 

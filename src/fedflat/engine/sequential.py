@@ -18,13 +18,13 @@ class Sequential:
     """Calls `local_update` for each client in turn.
 
     Args:
-        method: the method.
+        method: the method; each job has its own, which may have other hyper-parameters.
         task: the model and its loss.
         source: where batches come from.
     """
 
     def __init__(self, method: Method, task: Task, source: BatchSource) -> None:
-        self.method, self.task, self.source = method, task, source
+        self.task, self.source = task, source
 
     def prepare(self, rounds: Sequence[Sequence[int]]) -> None:
         """Do nothing: one client at a time needs no preparation."""
@@ -38,7 +38,7 @@ class Sequential:
         numbers = job.optimiser.numbers(len(job.clients))
         optimisers = [job.optimiser.with_numbers(own) for own in numbers]
         trained = [
-            local_update(self.method, self.task, optimiser, job.message, state, self._batches(job, client))
+            local_update(job.method, self.task, optimiser, job.message, state, self._batches(job, client))
             for client, state, optimiser in zip(job.clients, states, optimisers, strict=True)
         ]
         ends, replies, new_states = zip(*trained, strict=True)

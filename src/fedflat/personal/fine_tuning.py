@@ -69,7 +69,7 @@ class LocalTrainer:
         optimiser = optimiser._replace(lr=torch.full_like(optimiser.lr, lr))
         weight, no_states = torch.ones_like(optimiser.lr)[None], ClientStore(())
         jobs = [
-            CohortJob(seed, round, 0, [client], weight, 1, Message(start), no_states, optimiser)
+            CohortJob(seed, round, 0, [client], weight, 1, Message(start), no_states, optimiser, Method())
             for client, start in zip(clients, starts, strict=True)
         ]
         return [trained.ends[0] for trained in self.engine.train(jobs)]

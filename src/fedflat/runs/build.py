@@ -22,6 +22,7 @@ from fedflat.data.partition import partition_rows
 from fedflat.engine import ENGINES
 from fedflat.engine.aggregation import check_cohort_suffices
 from fedflat.engine.attacks import REPLY_ATTACKS, ReplyAttack, choose_attackers, flip_labels
+from fedflat.engine.batched import Batched
 from fedflat.engine.memory import choose_state_device, estimate_memory, free_gpu_memory, keep_freed_memory
 from fedflat.engine.participation import LocalWork, Participation, cohort_size
 from fedflat.engine.processes import ProcessGroup
@@ -272,13 +273,24 @@ def choose_engine(experiment: Experiment, task: Task, device: torch.device) -> s
     return "sequential" if device.type == "cpu" and task.size > LARGE_MODEL else "batched"
 
 
-def build_engine(experiment: Experiment, built: BuiltRun, processes: ProcessGroup) -> Engine:
-    """Return the engine of one process or of many."""
+def build_engine(
+    experiment: Experiment, built: BuiltRun, processes: ProcessGroup, lane_fields: Sequence[str] = ()
+) -> Engine:
+    """Return the engine of one process or of many.
+
+    Args:
+        experiment: the experiment.
+        built: its data and models.
+        processes: the processes that train together.
+        lane_fields: the method's hyper-parameters that may differ between jobs; for one process only.
+    """
     if processes.size > 1:
         from fedflat.engine.distributed import Distributed
 
         return Distributed(experiment.method, built.task, built.client_data, processes)
     name = choose_engine(experiment, built.task, built.client_data.y.device)
+    if lane_fields and name == "batched":
+        return Batched(experiment.method, built.task, built.client_data, lane_fields=lane_fields)
     return ENGINES[name](experiment.method, built.task, built.client_data)
 
 

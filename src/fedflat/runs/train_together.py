@@ -1,26 +1,28 @@
 """Train several experiments side by side, with the clients of all in one batch of the engine.
 
-The experiments may differ in how the data are partitioned. Each has its own run folder, metrics and result, and learns
-what it would learn alone.
+The experiments may differ in how the data are partitioned, in learning rates and in real-valued hyper-parameters of the
+method. Each has its own run folder, metrics and result, and learns what it would learn alone.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from itertools import accumulate, chain
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 
+from fedflat.core.method import Method, hyper_parameters, with_hyper_parameters
 from fedflat.data.batches import ClientBatches, StepCounts
 from fedflat.engine.memory import explain_out_of_memory
 from fedflat.engine.processes import SINGLE_PROCESS
 from fedflat.engine.rounds import ClientStates, CohortJob, Engine, train_cohorts
 from fedflat.errors import NOT_SHOWN, UserError
+from fedflat.options import member_types
 from fedflat.runs.build import (
     BuiltRun,
     build_engine,
@@ -30,13 +32,13 @@ from fedflat.runs.build import (
     load_run_dataset,
     partition_clients,
 )
-from fedflat.runs.config import dump_experiment, experiment_to_dict
+from fedflat.runs.config import dump_experiment, experiment_to_dict, method_to_dict
 from fedflat.runs.experiment import Experiment
 from fedflat.runs.folder import RunFolder
 from fedflat.runs.result import Result
 from fedflat.runs.train import Training, Watcher, expected_steps, occupied_rounds
 
-MAY_DIFFER = (
+MAY_DIFFER = (  # in experiments trained together, beside real-valued hyper-parameters of the method
     "partition",
     "alpha",
     "shards",
@@ -44,7 +46,15 @@ MAY_DIFFER = (
     "partition_seed",
     "clients",
     "seeds",
-)  # in experiments trained together
+    "lr",
+    "lr_schedule",
+    "lr_decay",
+    "lr_step",
+    "lr_warmup",
+    "momentum",
+    "weight_decay",
+    "clip_grad",
+)
 
 
 def run_together(
@@ -53,9 +63,10 @@ def run_together(
     resume: bool = False,
     watch: Watcher | None = None,
 ) -> list[Result]:
-    """Train experiments that differ only in the options MAY_DIFFER, and return their results in the same order.
+    """Train experiments side by side and return their results in the same order.
 
-    The seconds of each result are those of all experiments together.
+    They may differ in the options MAY_DIFFER and in real-valued hyper-parameters of the method, as long as the step is
+    made of the same operations (`shared_step`). The seconds of each result are those of all experiments together.
 
     Args:
         experiments: what to train.
@@ -68,7 +79,36 @@ def run_together(
         UserError: the experiments differ in another option, an option cannot be used, or a folder belongs to another
             run.
     """
-    check_same_settings(experiments)
+    with _open_trainings(experiments, folders, resume) as (trainings, engine):
+        _play(trainings, engine, watch or (lambda round, rows: None), experiments[0].rounds)
+        return [training.conclude() for training in trainings]
+
+
+def train_until(
+    round: int, experiments: Sequence[Experiment], folders: Sequence[Path], watch: Watcher | None = None
+) -> list[list[dict[str, Any]]]:
+    """Train experiments side by side up to a round and save them; return all rows of metrics of each.
+
+    Args:
+        round: the round, counted from 1. Experiments that are further already are not trained.
+        experiments: what to train, as for `run_together`.
+        folders: a run folder for each; checkpoints in them are continued.
+        watch: as for `run_together`.
+    """
+    with _open_trainings(experiments, folders, resume=True) as (trainings, engine):
+        _play(trainings, engine, watch or (lambda round, rows: None), round)
+        for training in trainings:
+            training.save()
+        return [training.history for training in trainings]
+
+
+@contextmanager
+def _open_trainings(
+    experiments: Sequence[Experiment], folders: Sequence[Path] | None, resume: bool
+) -> Iterator[tuple[list[Training], Engine]]:
+    """Give the trainings and the engine that they share while the `with` block lasts."""
+    fields = differing_fields([experiment.method for experiment in experiments])
+    check_same_settings(experiments, fields)
     built_runs = _build_all(experiments)
     runs = list(zip(experiments, built_runs, strict=True))
     with explain_out_of_memory(), ExitStack() as stack:
@@ -76,7 +116,7 @@ def run_together(
             stack.enter_context(closing(RunFolder(path, dump_experiment(experiment), resume)))
             for path, experiment in zip(folders or (), experiments, strict=bool(folders))
         ]
-        engine = build_engine(experiments[0], _all_clients(built_runs), SINGLE_PROCESS)
+        engine = build_engine(experiments[0], _all_clients(built_runs), SINGLE_PROCESS, fields)
         steps_by_round = zip(*(expected_steps(*run) for run in runs), strict=True)
         engine.prepare(occupied_rounds([*chain.from_iterable(steps)] for steps in steps_by_round))
         state_device, test = client_state_device(runs, engine), built_runs[0].client_data.test()
@@ -85,16 +125,56 @@ def run_together(
             Training(experiment, built, folder, engine, built.trials(experiment, state_device), test=test)
             for (experiment, built), folder in zip(runs, folder_or_none, strict=True)
         ]
-        return _finish(trainings, engine, watch or (lambda round, rows: None))
+        yield trainings, engine
 
 
-def check_same_settings(experiments: Sequence[Experiment]) -> None:
-    """Raise UserError if two experiments differ in more than the options MAY_DIFFER, or have attackers."""
-    first, *others = map(experiment_to_dict, experiments)
-    for name in [name for name in first if name not in MAY_DIFFER]:
-        if any(first[name] != other[name] for other in others):
-            raise UserError(name, NOT_SHOWN, "must be the same in experiments trained together")
-    if experiments[0].attackers:
+def real_hyper_parameters(method: Method) -> list[str]:
+    """Return the names of a method's hyper-parameters that are real numbers, as `hyper_parameters` names them."""
+    hints, names = get_type_hints(type(method), include_extras=True), []
+    for field in dataclasses.fields(method):
+        value = getattr(method, field.name)
+        if isinstance(value, Method):
+            names += [f"{field.name}.{name}" for name in real_hyper_parameters(value)]
+        elif float in member_types(hints[field.name]) and isinstance(value, float | int):
+            names.append(field.name)
+    return names
+
+
+def differing_fields(methods: Sequence[Method]) -> list[str]:
+    """Return the real-valued hyper-parameters in which methods differ."""
+    values = [hyper_parameters(method) for method in methods]
+    first = values[0]
+    return [name for name in real_hyper_parameters(methods[0]) if any(v.get(name) != first[name] for v in values)]
+
+
+def shared_step(experiment: Experiment, fields: Sequence[str]) -> dict[str, Any]:
+    """Return what experiments must have in common to be trained together, by option.
+
+    These are all options but MAY_DIFFER; the method without the values of some hyper-parameters; and whether there is
+    momentum and clipping at all, since a step without them has fewer operations.
+
+    Args:
+        experiment: the experiment.
+        fields: the hyper-parameters that may differ.
+    """
+    known = [name for name in fields if name in real_hyper_parameters(experiment.method)]
+    method = method_to_dict(with_hyper_parameters(experiment.method, dict.fromkeys(known, 0.0)))
+    options = {name: value for name, value in experiment_to_dict(experiment).items() if name not in MAY_DIFFER}
+    return options | {
+        "method": method,
+        "momentum": experiment.momentum > 0,
+        "clip_grad": experiment.clip_grad is not None,
+    }
+
+
+def check_same_settings(experiments: Sequence[Experiment], fields: Sequence[str] = ()) -> None:
+    """Raise UserError if experiments differ in more than they may (see `shared_step`), or have attackers."""
+    first, *others = (shared_step(experiment, fields) for experiment in experiments)
+    for other in others:
+        for name in {**first, **other}:
+            if first.get(name) != other.get(name):
+                raise UserError(name, NOT_SHOWN, "must be the same in experiments trained together")
+    if others and experiments[0].attackers:
         problem = "each partition has other attackers; such experiments cannot be trained together"
         raise UserError("attackers", experiments[0].attackers, problem)
 
@@ -132,14 +212,14 @@ def _joined_step_counts(built_runs: Sequence[BuiltRun]) -> StepCounts:
     return step_counts
 
 
-def _finish(trainings: Sequence[Training], engine: Engine, watch: Watcher) -> list[Result]:
-    """Train round by round to the results. A resumed experiment that is ahead of the others waits for them.
+def _play(trainings: Sequence[Training], engine: Engine, watch: Watcher, until: int) -> None:
+    """Train round by round up to round `until`. A resumed experiment that is ahead of the others waits for them.
 
     Where `watch` raises, as it does at a deadline, the round is saved first.
     """
     began = time.perf_counter() - max(training.seconds for training in trainings)
     offsets = [0, *accumulate(len(training.built.client_rows) for training in trainings)]
-    while unfinished := [n for n, training in enumerate(trainings) if not training.done]:
+    while unfinished := [n for n, training in enumerate(trainings) if not training.done and training.round < until]:
         round = min(trainings[n].round for n in unfinished)
         current = [n for n in unfinished if trainings[n].round == round]
         _play_round([trainings[n] for n in current], [offsets[n] for n in current], engine)
@@ -152,7 +232,6 @@ def _finish(trainings: Sequence[Training], engine: Engine, watch: Watcher) -> li
                 if trainings[n].folder:
                     trainings[n].save()
             raise
-    return [training.conclude() for training in trainings]
 
 
 def _play_round(trainings: Sequence[Training], offsets: Sequence[int], engine: Engine) -> None:

@@ -1,0 +1,219 @@
+"""Train an experiment at every point of a grid of options, many points side by side, and choose the best.
+
+Points that differ only in learning rates, momentum, weight decay or real-valued hyper-parameters of the method are
+lanes of one engine: its step is traced, and on a GPU compiled, once for all of them. What changes the step's operations
+(whole numbers, choices, momentum 0 against not 0) makes another group, trained after the first.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple, get_type_hints
+
+from fedflat.core.method import Method, hyper_parameters, with_hyper_parameters
+from fedflat.engine.batched import takes_lane_values
+from fedflat.engine.sequential import client_batches
+from fedflat.errors import NOT_SHOWN, UserError, mention, near_miss
+from fedflat.runs.build import build_run
+from fedflat.runs.experiment import Experiment, Setting
+from fedflat.runs.folder import write_atomically
+from fedflat.runs.interrupt import InterruptAfterRound, Interrupted
+from fedflat.runs.read import finished_result
+from fedflat.runs.result import Result
+from fedflat.runs.train_together import differing_fields, run_together, shared_step
+
+AT_ONCE = 16  # points trained side by side, unless another number is given
+GroupWatcher = Callable[[int, int, list[dict[str, Any]]], None]  # points done before, round, rows of one point
+Grid = Mapping[str, Sequence[Any]]
+
+
+class SweepPoint(NamedTuple):
+    """One point of a grid.
+
+    Args:
+        values: the options of the point by name.
+        experiment: the experiment with these options.
+        result: its result.
+        folder: its run folder, None if nothing was written.
+    """
+
+    values: dict[str, Any]
+    experiment: Experiment
+    result: Result
+    folder: Path | None
+
+    @property
+    def score(self) -> float:
+        """Accuracy on the held-out samples, mean over seeds; −1 if a seed diverged."""
+        return -1.0 if self.result.diverged_seeds else self.result.final_accuracy
+
+
+def sweep(
+    experiment: Experiment,
+    grid: Grid,
+    out: str | Path | None = None,
+    resume: bool = False,
+    at_once: int = AT_ONCE,
+    watch: GroupWatcher | None = None,
+) -> list[SweepPoint]:
+    """Train an experiment at every point of a grid and return the points, the best first.
+
+    Points are compared by their accuracy on held-out training samples, so `validation` must be set. Each point learns
+    what it would learn alone.
+
+    Args:
+        experiment: the experiment whose options the grid changes.
+        grid: values by name: options of Experiment, or hyper-parameters of its method.
+        out: the folder for a run folder of each point and sweep.json; nothing is written if None.
+        resume: whether to continue a sweep in `out`. Finished points are not trained again.
+        at_once: how many points are trained side by side.
+        watch: called after each round with the number of points that were finished before, the round and the rows of
+            the last evaluation of one point.
+
+    Raises:
+        UserError: a name or a value of the grid cannot be used, or a folder belongs to another run.
+    """
+    if not experiment.validation:
+        problem = f"points are compared on held-out training samples; give {mention('validation', 0.1)}"
+        raise UserError("validation", NOT_SHOWN, problem)
+    points = grid_points(experiment, grid)
+    experiments = [each for _, each in points]
+    for each in experiments:
+        each.check()
+    folders = None if out is None else [Path(out) / point_name(values) for values, _ in points]
+    results = _stored_results(experiments, folders, resume) if folders else {}
+    with InterruptAfterRound(active=out is not None) as interrupt:
+        for group in _groups(experiments, [n for n in range(len(points)) if n not in results], at_once):
+            done = len(results)
+
+            def watch_group(round: int, rows: list[dict[str, Any]], done: int = done) -> None:
+                if watch:
+                    watch(done, round, rows)
+                if interrupt.signal:
+                    raise Interrupted(interrupt.signal)
+
+            own = None if folders is None else [folders[n] for n in group]
+            results |= zip(group, run_together([experiments[n] for n in group], own, resume, watch_group), strict=True)
+    swept = [
+        SweepPoint(values, each, results[n], folders[n] if folders else None) for n, (values, each) in enumerate(points)
+    ]
+    ranked = sorted(swept, key=lambda point: -point.score)
+    if out is not None:
+        write_atomically(Path(out) / "sweep.json", json.dumps([_summary(point) for point in ranked], indent=1))
+    return ranked
+
+
+def grid_points(experiment: Experiment, grid: Grid) -> list[tuple[dict[str, Any], Experiment]]:
+    """Return the options of every point of a grid, and the experiment with them.
+
+    Args:
+        experiment: the experiment whose options change.
+        grid: values by name.
+    """
+    for name, values in grid.items():
+        option_type(experiment.method, name)
+        if isinstance(values, str) or not values:
+            raise UserError(name, values, "must be a list of values")
+        if len(set(values)) < len(values):
+            raise UserError(name, list(values), "every value may appear once")
+    points = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
+    return [(point, with_options(experiment, point)) for point in points]
+
+
+def option_type(method: Method, name: str) -> Any:
+    """Return the type of an option of a grid; raise UserError if there is none of this name.
+
+    Args:
+        method: the method, whose hyper-parameters are options too; those of a wrapped method count as well.
+        name: the name, such as lr or rho.
+    """
+    settings = {f.name for f in dataclasses.fields(Setting)} - {"seeds", "probes", "validation"}
+    if name in settings:
+        return get_type_hints(Setting, include_extras=True)[name]
+    if (found := _method_with(method, name)) is None:
+        known = [*settings, *(path.rpartition(".")[2] for path in hyper_parameters(method))]
+        problem = (
+            f"unknown option{near_miss(name, known)}; use one of the method's or one of fedflat run, but not seeds"
+        )
+        raise UserError(name, NOT_SHOWN, problem)
+    return get_type_hints(type(found), include_extras=True)[name]
+
+
+def _method_with(method: Method, name: str) -> Method | None:
+    """Return the method, or the outermost method wrapped in it, that has this hyper-parameter."""
+    inner = getattr(method, "inner", None)
+    if name != "inner" and name in {f.name for f in dataclasses.fields(method)}:
+        return method
+    return _method_with(inner, name) if isinstance(inner, Method) else None
+
+
+def with_options(experiment: Experiment, values: Mapping[str, Any]) -> Experiment:
+    """Return the experiment with other values of options and hyper-parameters.
+
+    Args:
+        experiment: the experiment.
+        values: the values by name, as in a grid.
+    """
+    options = {f.name for f in dataclasses.fields(Setting)}
+    settings = {name: value for name, value in values.items() if name in options}
+    deepest_first = sorted(hyper_parameters(experiment.method), key=lambda path: -path.count("."))
+    paths = {path.rpartition(".")[2]: path for path in deepest_first}
+    own = {paths[name]: value for name, value in values.items() if name not in settings}
+    return dataclasses.replace(experiment, method=with_hyper_parameters(experiment.method, own), **settings)
+
+
+def point_name(values: Mapping[str, Any]) -> str:
+    """Return the folder name of a point: rho=0.5,lr=0.01."""
+    return re.sub(r"[^\w.+=,-]+", "-", ",".join(f"{name}={value}" for name, value in values.items())) or "point"
+
+
+def _stored_results(experiments: Sequence[Experiment], folders: Sequence[Path], resume: bool) -> dict[int, Result]:
+    """Return the results of the points that are complete; raise UserError for a folder in use if not `resume`."""
+    for folder in folders:
+        if (folder / "config.yaml").exists() and not resume:
+            problem = f"already holds {folder.name}; add {mention('resume')} or choose another folder"
+            raise UserError("out", folder.parent, problem)
+    stored = [finished_result(*pair) for pair in zip(folders, experiments, strict=True)]
+    return {n: result for n, result in enumerate(stored) if result}
+
+
+def _groups(experiments: Sequence[Experiment], left: Sequence[int], at_once: int) -> Iterator[list[int]]:
+    """Yield the positions of experiments that are trained together, at most `at_once` in a group."""
+    if not left:
+        return
+    fields = _lane_fields([experiments[n] for n in left])
+    groups: dict[str, list[int]] = {}
+    for n in left:
+        groups.setdefault(json.dumps(shared_step(experiments[n], fields), default=str), []).append(n)
+    at_once = 1 if experiments[0].attackers else at_once
+    for group in groups.values():
+        size = math.ceil(len(group) / math.ceil(len(group) / at_once))
+        yield from (group[first : first + size] for first in range(0, len(group), size))
+
+
+def _lane_fields(experiments: Sequence[Experiment]) -> list[str]:
+    """Return the hyper-parameters in which the experiments differ and over which a step can be vectorised."""
+    differing = differing_fields([experiment.method for experiment in experiments])
+    if not differing:
+        return []
+    built, method = build_run(experiments[0]), experiments[0].method
+    batch = next(client_batches(built.client_data, 0, 0, 0, 0))
+    return [f for f in differing if takes_lane_values(method, f, built.task, built.initial_params[0], batch)]
+
+
+def _summary(point: SweepPoint) -> dict[str, Any]:
+    """Return what sweep.json says of a point."""
+    result = point.result
+    return {
+        "options": point.values,
+        "validation_accuracy": result.final_accuracy,
+        "std": result.final_accuracy_std,
+        "diverged_seeds": result.diverged_seeds,
+        "folder": str(point.folder.name) if point.folder else None,
+    }

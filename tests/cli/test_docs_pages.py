@@ -1,0 +1,65 @@
+"""The commands and examples of docs/optimisers.md and docs/sweeps.md work."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from fedflat.cli import main
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def run_page(name: str) -> int:
+    """Run the commands of a page with fewer steps, then its Python example; return the number of commands."""
+    page = (DOCS / name).read_text(encoding="utf-8")
+    commands = re.findall(r"^fedflat (.*)$", page, re.M)
+    for number, command in enumerate(commands):
+        assert main([*shlex.split(command), "--local-epochs", "1", "--rounds", "2", "--out", f"run{number}"]) == 0
+    (snippet,) = re.findall(r"```python\n(.*?)```", page, re.S)
+    exec(compile(snippet, name, "exec"), {})
+    return len(commands)
+
+
+@pytest.fixture(autouse=True)
+def in_new_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_optimisers(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_page("optimisers.md") == 3
+    assert float(capsys.readouterr().out.splitlines()[-1].rstrip("%")) > 50
+
+
+def test_sweeps(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_page("sweeps.md") == 1
+    *_, best, command, folder, example = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"best: --rho [\d.]+ --lr [\d.]+", best)
+    again = command.removeprefix("train it on all samples: fedflat ")
+    assert "--validation" not in again
+    assert folder == "results in run0"
+    assert len(list(Path("run0").glob("*/result.json"))) == 4
+    assert re.fullmatch(r"\{'rho': [\d.]+, 'lr': [\d.]+\} [\d.]+%", example)
+    assert main([*shlex.split(again), "--rounds", "1", "--out", "best"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        ("", "name a method and the values"),
+        ("fedsol --validation 0.1", "give at least one option with its values"),
+        ("fedsol rho --validation 0.1", "rho: must look like name=value,value"),
+        ("fedsol rho=1 rho=2 --validation 0.1", "rho may be given once"),
+        ("fedsol rh=1 --validation 0.1", "did you mean rho?"),
+        ("fedsol rho=1,x --validation 0.1", "--rho x"),
+        ("fedsol rho=1,2", "--validation: points are compared on held-out training samples"),
+    ],
+)
+def test_mistakes_are_one_line(words: str, problem: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sweep", *words.split()]) == 2
+    err = capsys.readouterr().err
+    assert problem in err
+    assert err.count("\n") == 1
