@@ -18,6 +18,7 @@ import fedflat as ff
 from fedflat.core.method import Method
 from fedflat.core.optimiser import Optimiser
 from fedflat.core.state import ClientStore
+from fedflat.engine.participation import Participation
 from fedflat.engine.rounds import CohortJob
 from fedflat.flower.config import FederationOptions, from_run_config, to_run_config
 from fedflat.flower.engine import FlowerEngine, LastReply, ValidReply
@@ -64,7 +65,8 @@ def test_replies_are_averaged_where_the_server_computes() -> None:
         sgd = Optimiser(torch.ones((), device="cuda"), 0.0, 0.0)
         job = CohortJob(0, 0, 0, [2, 0], torch.ones(2, device="cuda"), 4, ff.Message(model), states, sgd, ff.FedAvg())
         valid = {client: ValidReply(ff.Reply(model), ClientInfo(client=client, examples=7)) for client in job.clients}
-        cohort = FlowerEngine._average(SimpleNamespace(experiment=EXPERIMENT), job, valid).cohort  # type: ignore[arg-type]
+        engine = SimpleNamespace(experiment=EXPERIMENT, participation=Participation([7] * 4, 3))
+        cohort = FlowerEngine._average(engine, job, valid).cohort  # type: ignore[arg-type]
         assert {cohort.mean.delta.device.type, cohort.uniform.delta.device.type} == {"cuda"}
 
 

@@ -9,6 +9,8 @@ import pytest
 import fedflat as ff
 from fedflat.engine.participation import choose_cohort
 from fedflat.methods.differential_privacy import describe_privacy, privacy_spent
+from fedflat.runs.build import build_participation
+from fedflat.runs.result import privacy_of_simulation
 
 pytest.importorskip("dp_accounting")
 ALL_TEN = [list(range(10))] * 6
@@ -68,3 +70,45 @@ def test_a_run_reports_it() -> None:
     found = ff.run(experiment).to_json()["privacy"]
     assert found["epsilon"] == epsilon(ff.Private(noise=4.0), rounds=2, population=20, size=5)
     assert describe_privacy(found).startswith(f"privacy: ε = {found['epsilon']:.3g} (")
+
+
+def test_poisson_sampling_of_everybody_is_the_plain_gaussian_mechanism() -> None:
+    """Present or absent, a client moves the sum by C: six rounds of multiplier z are one of z / √6."""
+    found = privacy_spent(ff.Private(noise=5.0), ALL_TEN, 10, sampled=False, poisson_size=10)
+    assert found
+    assert found["epsilon"] == found["epsilon_known_cohorts"]
+    assert 1e-7 < gaussian_delta(found["epsilon"], 5.0 / 6**0.5) < 1e-5
+    assert found["neighbours"] == "present or absent"
+    replaced = privacy_spent(ff.Private(noise=10.0), ALL_TEN, 10, sampled=True)
+    assert replaced
+    assert found["epsilon"] == pytest.approx(replaced["epsilon"]), "half the noise for half the sensitivity"
+
+
+def test_poisson_sampling_hides_who_takes_part() -> None:
+    """One round with probability q: δ(ε) of the mixture, summed on a grid, is below the δ that is promised."""
+    q, z = 0.1, 1.0
+    found = privacy_spent(ff.Private(noise=z), [[0]], 10, sampled=False, poisson_size=1)
+    assert found
+    assert found["epsilon"] < found["epsilon_known_cohorts"]
+    step = 1e-3
+    grid = [i * step for i in range(-12_000, 12_000)]
+    absent = [math.exp(-(x**2) / (2 * z**2)) for x in grid]
+    present = [(1 - q) * a + q * math.exp(-((x - 1) ** 2) / (2 * z**2)) for x, a in zip(grid, absent, strict=True)]
+    total, bound = sum(absent), math.exp(found["epsilon"])
+    for p, other in ((present, absent), (absent, present)):
+        delta = sum(max(0.0, a - bound * b) for a, b in zip(p, other, strict=True)) / total
+        assert delta <= 1e-5
+
+
+def test_a_simulation_accounts_for_its_sampling() -> None:
+    """Poisson and uniform sampling are amplified; sizes, turns and traces tell who takes part, and are not."""
+    base = {"method": ff.Private(noise=4.0), "clients": 100, "cohort": 0.1}
+    spent = {}
+    for sampling in ("uniform", "poisson", "weighted", "cyclic", "round-robin", "released"):
+        who = build_participation(ff.Experiment(sampling=sampling, **base), [1 + n % 3 for n in range(100)])
+        found = privacy_of_simulation(base["method"], [0, 1], 20, who)
+        assert found
+        spent[sampling] = found["epsilon"] < found["epsilon_known_cohorts"]
+    assert spent == {"uniform": True, "poisson": True} | dict.fromkeys(
+        ("weighted", "cyclic", "round-robin", "released"), False
+    )

@@ -49,7 +49,7 @@ def test_stop_and_resume_changes_nothing() -> None:
     assert_same(train(method, who, "sequential", range(2, ROUNDS), resumed), whole, tolerance=0)
 
 
-@pytest.mark.parametrize("method", [ff.FedDyn(), ff.SCAFFOLD(), ff.FedGloSS(), ff.FedGF(), ff.FedSMOO()])
+@pytest.mark.parametrize("method", [ff.FedDyn(), ff.SCAFFOLD(), ff.FedGloSS(), ff.FedGF(), ff.FedSMOO(), ff.Private()])
 def test_a_round_without_replies_leaves_the_server_as_it_is(method: Method) -> None:
     nobody = Availability(np.array([0]), np.array([99]), np.array([99]))
     (after, _), fresh = (

@@ -279,10 +279,11 @@ def attacked_replies(replies: Any, job: CohortJob) -> Any:
 def update_servers(method: Method, trials: Sequence[Trial], trained: Sequence[TrainedCohort]) -> None:
     """Update every trial's server state from the averages of its cohort; without replies it stays as it is.
 
-    With differential privacy noise is added in any case: a model that stays the same would tell that nobody took part.
+    With differential privacy and Poisson sampling noise is added in any case: a model that stays the same would tell
+    that nobody was drawn.
     """
     for trial, outcome in zip(trials, trained, strict=True):
-        if outcome.cohort.size or find_private(method):
+        if outcome.cohort.size or (outcome.cohort.expected_size and find_private(method)):
             trial.server = method.update(trial.server, outcome.cohort)
 
 

@@ -127,6 +127,9 @@ def from_run_config(run_config: Mapping[str, ConfigValue]) -> tuple[Experiment, 
     seed = values.pop("seed", 0)
     experiment = experiment_from_dict(values | {"seeds": [seed]})
     experiment.check()
+    if experiment.sampling == "weighted":
+        problem = "a federation learns the sizes of its clients from themselves, after it has drawn them; use uniform"
+        raise UserError("sampling", experiment.sampling, problem)
     if federation.secure:
         _check_secure(experiment, federation)
     return experiment, federation
