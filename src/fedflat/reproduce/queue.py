@@ -52,12 +52,14 @@ FEDSOL_REST = tuple(f"fedsol/{name}" for name in ("table1", "table4", "table5", 
 FEDSOL_FIGURES = tuple(f"fedsol/figure{number}" for number in (3, 4, 5, 6, 7))
 FEDGLOSS_REST = tuple(f"fedgloss/{name}" for name in ("table1", "table6", "table7", "table8", "table10"))
 FEDGF_REST = ("fedgf/table2", "fedgf/table4", "fedgf/table5", "fedgf/figure4")
+ABOVE = ("fedavg", "scaffold", "fedsol")  # above the printed numbers without Cutout
 CNN10, CNN100 = ("cnn cifar10",), ("cnn cifar100",)
 
 QUEUE = (
     QueueEntry(("fedsol/table2",), ("cifar10",), "authors"),
     QueueEntry(("flsam/cifar10",)),
     QueueEntry(("fedsol/table2",), ("cifar10",), "authors-mu-0.1"),
+    QueueEntry(("fedsol/table2",), tuple(f"cifar10 {name}" for name in ABOVE), "authors-cutout"),
     QueueEntry(("fedgloss/table3",), ("cnn cifar10 fedgloss*", "cnn cifar10 fedspeed"), "released"),
     QueueEntry(("fedgloss/table3",), CNN10),
     *(QueueEntry(("fedgloss/table3",), CNN10, variant) for variant in DECIDING),
