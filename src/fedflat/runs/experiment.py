@@ -32,9 +32,9 @@ class Setting:
     """How a method is trained; a comparison trains every method with the same setting."""
 
     dataset: Any = "digits"
-    """Data set: digits, a prepared one (fedflat data list), folder:PATH, npz:PATH or parquet:PATH."""
+    """Data set: digits, a prepared one (fedflat data list), folder:PATH, npz:PATH, parquet:PATH or FILE.py:FUNCTION."""
     model: Any = "auto"
-    """Architecture (docs/models.md), or auto for the one that suits the data set."""
+    """Architecture (docs/models.md), auto for the one that suits the data set, or FILE.py:CLASS."""
     partition: Literal["auto", "iid", "shards", "lda", "lda-released", "lda-equal", "dirichlet", "natural"] = "auto"
     """How samples are split among clients; auto is natural if the data set names their clients, else dirichlet."""
     clients: Count = 20

@@ -35,6 +35,7 @@ from fedflat.engine.sequential import client_batches
 from fedflat.methods import METHODS
 from fedflat.own_code import short_own_code
 from fedflat.probes import ProbeRunner, refuse_probes
+from fedflat.runs.advice import print_advice
 from fedflat.runs.build import BuiltRun, build_attack, build_engine, build_run, choose_engine, client_state_device
 from fedflat.runs.callbacks import CallbackRunner, check_callback
 from fedflat.runs.config import dump_experiment
@@ -344,6 +345,8 @@ def _open_training(
     for start in built.initial_params:
         processes.broadcast(start)
     check_method(experiment, built)
+    if processes.leads:
+        print_advice(experiment, built)
     resume = resume or torchrun_restarts() > 0
     folder = None if out is None else open_folder(processes, Path(out), dump_experiment(experiment), resume)
     try:

@@ -1,0 +1,111 @@
+"""Warnings about options that have no effect in a run: a table of rules; every one that applies is one line."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from fedflat.core.method import Method
+from fedflat.data.dataset import default_partition
+from fedflat.errors import UserError, mention
+from fedflat.probes.probe import state_with
+from fedflat.runs.build import BuiltRun
+from fedflat.runs.experiment import Experiment, Setting
+
+ONE_STEP_IS_FEDAVG = ("FedSOL", "FedProx", "FedNTD")  # their terms vanish at the model that clients start from
+PROBED_STATES = {"fedgf": ("c", "distance"), "fedgloss": ("pseudo_grad",), "fedgloss-exact": ("pseudo_grad",)}
+
+
+class Rule(NamedTuple):
+    """An option that has no effect.
+
+    Args:
+        option: the option; the rule applies only if it is not at its default.
+        reason: returns why it has no effect in a run, '' if it has one.
+    """
+
+    option: str
+    reason: Callable[[Experiment, BuiltRun], str]
+
+
+def partition_of(experiment: Experiment, built: BuiltRun) -> str:
+    """Return the partition of a run, with "auto" resolved."""
+    return default_partition(built.dataset) if experiment.partition == "auto" else experiment.partition
+
+
+def _unless_partition(uses: Callable[[str], bool]) -> Callable[[Experiment, BuiltRun], str]:
+    """The reason for an option that only some partitions use."""
+
+    def reason(experiment: Experiment, built: BuiltRun) -> str:
+        name = partition_of(experiment, built)
+        return "" if uses(name) else f"has no effect with the {name} partition"
+
+    return reason
+
+
+def _natural_clients(experiment: Experiment, built: BuiltRun) -> str:
+    natural = partition_of(experiment, built) == "natural"
+    return f"ignored, the data name {len(built.client_rows)} clients" if natural else ""
+
+
+def _empty_probes(experiment: Experiment, built: BuiltRun) -> str:
+    """Name the probes that measure what the method's server does not have."""
+    server = experiment.method.init_server(built.initial_params[0])
+    needs = {probe: PROBED_STATES[probe] for probe in experiment.probes if probe in PROBED_STATES}
+    empty = [probe for probe, fields in needs.items() if state_with(server, *fields) is None]
+    return f"{', '.join(empty)} measures nothing of this method; fedflat probes says of which" if empty else ""
+
+
+RULES = (
+    Rule("clients", _natural_clients),
+    Rule("alpha", _unless_partition(lambda name: name not in ("iid", "shards", "natural"))),
+    Rule("shards", _unless_partition(lambda name: name == "shards")),
+    Rule("partition_seed", _unless_partition(lambda name: name != "natural")),
+    Rule("lr_step", lambda e, b: "" if e.lr_schedule == "step" else f"needs {mention('lr_schedule', 'step')}"),
+    Rule("straggler_work", lambda e, b: "" if e.stragglers else f"has no effect without {mention('stragglers')}"),
+    Rule("probe_every", lambda e, b: "" if e.probes else f"has no effect without {mention('probes')}"),
+    Rule("probes", _empty_probes),
+)
+
+
+def advice(experiment: Experiment, built: BuiltRun) -> Iterator[str]:
+    """Yield one line for every option that has no effect, and for a method that is FedAvg in this setting.
+
+    Args:
+        experiment: what is trained.
+        built: its data and models.
+    """
+    for option, reason in RULES:
+        value = getattr(experiment, option)
+        if value != getattr(Setting, option) and (why := reason(experiment, built)):
+            yield str(UserError(option, value, why))
+    name = type(_innermost(experiment.method)).__name__
+    if name in ONE_STEP_IS_FEDAVG and _one_step(experiment, built):
+        yield f"{name} with one local step in a round is FedAvg: it differs from the second step on"
+
+
+def _innermost(method: Method) -> Method:
+    """The method inside all wrappers."""
+    inner = getattr(method, "inner", None)
+    return _innermost(inner) if isinstance(inner, Method) else method
+
+
+def _one_step(experiment: Experiment, built: BuiltRun) -> bool:
+    """Whether no client takes more than one local step in a round."""
+    if experiment.client_settings or experiment.local_steps:
+        return experiment.local_steps == 1 and not experiment.client_settings
+    largest = max(len(rows) for rows in built.client_rows)
+    return experiment.epochs * math.ceil(largest / experiment.batch_size) == 1
+
+
+_told: set[str] = set()  # lines that this process has printed
+
+
+def print_advice(experiment: Experiment, built: BuiltRun) -> None:
+    """Print every line of `advice` to stderr that was not printed before."""
+    for line in advice(experiment, built):
+        if line not in _told:
+            print(f"fedflat: warning: {line}", file=sys.stderr)
+            _told.add(line)

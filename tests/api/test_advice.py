@@ -1,0 +1,71 @@
+"""Warnings about options without effect: every rule, once, and none where the option counts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fedflat as ff
+from fedflat.cli import main
+from fedflat.runs import advice as advice_module
+from fedflat.runs.advice import RULES, advice
+from fedflat.runs.build import build_run
+
+DRAW = np.random.default_rng(0)
+LABELS = np.arange(64) % 4
+SAMPLES = DRAW.normal(size=(64, 5)).astype("float32")
+PLAIN = ff.Dataset.from_arrays(SAMPLES, LABELS, SAMPLES, LABELS)
+NATURAL = ff.Dataset.from_arrays(SAMPLES, LABELS, SAMPLES, LABELS, clients=np.arange(64).reshape(8, 8).tolist())
+SMALL = ff.Experiment(dataset=PLAIN, model="mlp", clients=4, cohort=2, rounds=2, partition="iid")
+IN_NATURAL: dict[str, Any] = {"dataset": NATURAL, "partition": "auto"}
+CASES: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [  # option, without effect, with it, the line
+    ("clients", IN_NATURAL, {}, "clients=4: ignored, the data name 8 clients"),
+    ("alpha", {"alpha": 0.5}, {"alpha": 0.5, "partition": "lda"}, "alpha=0.5: has no effect with the iid partition"),
+    ("shards", {"shards": 3}, {"shards": 3, "partition": "shards"}, "shards=3: has no effect with the iid partition"),
+    ("partition_seed", IN_NATURAL | {"partition_seed": 1}, {"partition_seed": 1}, "partition_seed=1: has no effect"),
+    ("lr_step", {"lr_step": 3}, {"lr_step": 3, "lr_schedule": "step"}, 'needs lr_schedule="step"'),
+    ("straggler_work", {"straggler_work": 0.1}, {"straggler_work": 0.1, "stragglers": 0.5}, "without stragglers"),
+    ("probe_every", {"probe_every": 2}, {"probe_every": 2, "probes": ("norm",)}, "no effect without probes"),
+    ("probes", {"probes": ("fedgf", "norm")}, {"probes": ("fedgf",), "method": ff.FedGF()}, "fedgf measures nothing"),
+]
+
+
+def lines(changes: dict[str, Any], option: str) -> list[str]:
+    experiment = replace(SMALL, **changes)
+    return [line for line in advice(experiment, build_run(experiment)) if line.startswith(f"{option}=")]
+
+
+@pytest.mark.parametrize(("option", "without", "with_effect", "line"), CASES, ids=[case[0] for case in CASES])
+def test_rules(option: str, without: dict[str, Any], with_effect: dict[str, Any], line: str) -> None:
+    (found,) = lines(without, option)
+    assert line in found
+    assert lines(with_effect, option) == []
+
+
+def test_every_rule_has_a_case() -> None:
+    assert [rule.option for rule in RULES] == [case[0] for case in CASES]
+
+
+@pytest.mark.parametrize("method", [ff.FedSOL(), ff.FedProx(), ff.FedNTD(), ff.ServerMomentum(inner=ff.FedSOL())])
+def test_one_local_step_is_fedavg(method: ff.Method) -> None:
+    one = replace(SMALL, method=method, local_epochs=1)
+    (line,) = [line for line in advice(one, build_run(one)) if "FedAvg" in line]
+    assert "with one local step in a round is FedAvg" in line
+    plain = ff.ServerMomentum() if isinstance(method, ff.ServerMomentum) else ff.FedAvg()
+    losses = [ff.run(replace(one, method=each)).curve(0, "loss") for each in (method, plain)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+    for more in ({"local_epochs": 2}, {"batch_size": 8}, {"local_epochs": None, "local_steps": 2}):
+        two = replace(one, **more)
+        assert not [line for line in advice(two, build_run(two)) if "FedAvg" in line]
+
+
+def test_one_line_once_on_stderr(monkeypatch: pytest.MonkeyPatch, tmp_path, capsys) -> None:
+    monkeypatch.setattr(advice_module, "_told", set())
+    words = (
+        "compare fedavg fedprox --rounds 1 --clients 4 --cohort 2 --partition iid --alpha 3 --model mlp --local-steps 2"
+    )
+    assert main([*words.split(), "--out", str(tmp_path)]) == 0
+    assert capsys.readouterr().err == "fedflat: warning: --alpha 3.0: has no effect with the iid partition\n"
