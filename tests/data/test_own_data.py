@@ -271,7 +271,7 @@ def test_parquet_with_clients(tmp_path):
         ({"label": ["a", "b", "c"]}, "column label must be a list of whole numbers from 0"),
         ({"label": [0, -1, 1]}, "column label must be a list of whole numbers from 0"),
         ({"label": [0, 2**40, 1]}, "column label: the largest is 1099511627776"),
-        ({"image": [1, 2, 3]}, "train.parquet: cannot be read as a parquet file.*must be bytes"),
+        ({"image": [1, 2, 3]}, "train.parquet row 0: an image must be bytes"),
     ],
 )
 def test_errors_in_parquet(tmp_path, change, message):

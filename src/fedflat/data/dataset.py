@@ -54,6 +54,7 @@ class Dataset:
         augment: random changes of the training images.
         owner: the client of each training sample, int64 [n], numbered from 0; -1 for samples of no client. None if
             the data do not name clients. The partition "natural" uses it.
+        fingerprint: a checksum of what was read from files; "" for data of Python, whose checksum is in their name.
     """
 
     name: str
@@ -66,6 +67,7 @@ class Dataset:
     std: tuple[float, ...] = (1.0,)
     augment: Augment = field(default_factory=Augment)
     owner: Tensor | None = None
+    fingerprint: str = ""
 
     @property
     def shape(self) -> tuple[int, int, int]:

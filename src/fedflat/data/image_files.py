@@ -68,6 +68,13 @@ def explain_read_errors(name: object, kind: str) -> Iterator[None]:
         raise UserError(None, name, problem) from error
 
 
+def check_regular(path: Path) -> Path:
+    """Return the path; raise UserError if it is a pipe, a socket or a device, which could be read for ever."""
+    if path.exists() and not path.is_file():
+        raise UserError(None, path, "is not a regular file, but a folder, a pipe, a socket or a device")
+    return path
+
+
 def read_image_format(name: str, source: Path | bytes, size: int = 0) -> ImageFormat:
     """Return the format that the first image of a data set prescribes for all others."""
     with explain_read_errors(name, "an image"), _open_image(source) as image:
@@ -105,7 +112,7 @@ def decode_image(name: str, source: Path | bytes, image_format: ImageFormat) -> 
 
 
 def _open_image(source: Path | bytes) -> Image.Image:
-    return Image.open(io.BytesIO(source) if isinstance(source, bytes) else source)
+    return Image.open(io.BytesIO(source) if isinstance(source, bytes) else check_regular(source))
 
 
 def _check_mode(name: str, image: Image.Image, image_format: ImageFormat) -> None:
@@ -194,7 +201,8 @@ def _read_clients(root: Path, files: list[Path]) -> np.ndarray | None:
     if not path.exists():
         return None
     with explain_read_errors(path, "a JSON object of file: client"):
-        clients = {str(file): str(client) for file, client in json.loads(path.read_text()).items()}
+        text = check_regular(path).read_text()
+        clients = {str(file): str(client) for file, client in json.loads(text).items()}
     names = [file.relative_to(root / "train").as_posix() for file in files]
     if wrong := sorted(set(names) ^ set(clients)):
         problem = "has no file" if wrong[0] in clients else "names no client for"
@@ -226,7 +234,7 @@ def read_landmarks(root: Path, size: int) -> RawDataset:
 
 def _read_csv(root: Path, name: str) -> list[dict[str, str]]:
     path = next((p for p in (root / name, root / "landmarks-user-160k" / name) if p.exists()), root / name)
-    with explain_read_errors(path, "a CSV file"), open(path, newline="") as file:
+    with explain_read_errors(path, "a CSV file"), open(check_regular(path), newline="") as file:
         rows = list(csv.DictReader(file))
     if not rows:
         raise UserError(None, path, "the file has no rows")
@@ -242,7 +250,8 @@ def _photo_path(root: Path, name: str) -> Path:
 
 def parquet_files(root: Path, split: str) -> list[Path]:
     """Return the parquet files of a split ("train" or "test") in `root` or one level below, in order."""
-    return sorted(root.glob(f"{split}*.parquet")) or sorted(root.glob(f"*/{split}*.parquet"))
+    files = sorted(root.glob(f"{split}*.parquet")) or sorted(root.glob(f"*/{split}*.parquet"))
+    return [check_regular(file) for file in files]
 
 
 def read_parquet(root: Path) -> RawDataset:
@@ -317,12 +326,12 @@ def _encoded_images(paths: list[Path]) -> Iterator[NamedImage]:
         with explain_read_errors(path, "a parquet file"), ParquetFile(path) as file:
             rows = (row for batch in file.iter_batches(CHUNK, columns=[column]) for row in batch.column(0).to_pylist())
             for i, row in enumerate(rows):
-                yield f"{path} row {i}", _image_bytes(row)
+                yield f"{path} row {i}", _image_bytes(f"{path} row {i}", row)
 
 
-def _image_bytes(row: object) -> bytes:
+def _image_bytes(name: str, row: object) -> bytes:
     """Return an encoded image that is stored as bytes or as a struct with the field bytes."""
     data = row.get("bytes") if isinstance(row, dict) else row
     if not isinstance(data, bytes):
-        raise ValueError(f"an image must be bytes or a struct with bytes, not {type(data).__name__}")
+        raise UserError(None, name, f"an image must be bytes or a struct with bytes, not {type(data).__name__}")
     return data

@@ -17,9 +17,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedflat.core.state import checksum
 from fedflat.data.catalogue import DATASETS
 from fedflat.data.dataset import Dataset, check_arrays
-from fedflat.data.image_files import explain_read_errors, number_clients, read_image_folder, read_parquet
+from fedflat.data.image_files import check_regular, explain_read_errors, number_clients, read_image_folder, read_parquet
 from fedflat.data.prepared import (
     ChannelMoments,
     RawDataset,
@@ -31,6 +32,7 @@ from fedflat.data.prepared import (
     read_prepared,
     write_prepared,
 )
+from fedflat.data.published_formats import check_npz_sizes
 from fedflat.errors import UserError, mention, near_miss
 from fedflat.own_code import explain_own_errors, is_own_code, load_own_code, short_own_code, split_own_code
 from fedflat.progress import download_bar
@@ -90,6 +92,7 @@ def _fingerprint(name: str, root: Path) -> str:
     try:
         for path in [str(root)] if root.is_file() else sorted(_files_below(str(root))):
             stat = os.stat(path)
+            check_regular(Path(path))
             digest.update(os.fsencode(f"{path.removeprefix(str(root))}\0{stat.st_size}\0{stat.st_mtime_ns}\0"))
             if os.path.basename(path) == "clients.json":
                 digest.update(Path(path).read_bytes())
@@ -119,6 +122,7 @@ def _read_npz(name: str, path: Path) -> Dataset:
     """Read arrays x, y, x_test, y_test and optionally client; uint8 images are normalised by their own moments."""
     if not is_zipfile(path):
         raise UserError("dataset", name, f"{path} is not an npz file, which numpy.savez writes")
+    check_npz_sizes(path, ("x", "y", "x_test", "y_test", "client"))
     with explain_read_errors(path, "an npz file"), np.load(path, allow_pickle=False) as arrays:
         if missing := [key for key in ("x", "y", "x_test", "y_test") if key not in arrays]:
             raise UserError(
@@ -131,7 +135,9 @@ def _read_npz(name: str, path: Path) -> Dataset:
         problem = f"client has {len(owner)} entries for {len(tensors.y)} training samples; give one each"
         raise UserError(None, path, problem)
     mean, std = _moments(tensors.x)
-    return Dataset(name, *tensors, tensors.classes, mean, std, owner=owner)
+    content = {"x": tensors.x, "y": tensors.y, "x_test": tensors.x_test, "y_test": tensors.y_test}
+    fingerprint = f"{checksum(content | ({} if owner is None else {'owner': owner})):08x}"
+    return Dataset(name, *tensors, tensors.classes, mean, std, owner=owner, fingerprint=fingerprint)
 
 
 def _channels_first(path: Path, array: np.ndarray) -> np.ndarray:

@@ -1,16 +1,17 @@
 """Prepared data sets: one safetensors file each, written as a stream and read memory-mapped.
 
 The file holds the tensors y, y_test and (if the data name clients) owner as int64, x and x_test as uint8 [n, c, h, w].
-Its metadata, all strings, hold name, classes, source, mean, std and augment. Images are written in chunks, so memory
-does not grow with the data set.
+Its metadata, all strings, hold name, classes, source, mean, std, augment and a CRC-32 of everything else. Images are
+written in chunks, so memory does not grow with the data set.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import zlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -105,12 +106,33 @@ def write_prepared(
     header_size = -(-len(_header(tensors, metadata, 0)) // 8) * 8 + _HEADER_RESERVE
     with _write_whole(path) as file:
         file.seek(header_size)
+        data = _ChecksumWriter(file)
         for numbers in (train.labels, raw.test.labels, train.owner):
-            file.write(b"" if numbers is None else numbers.astype("<i8").tobytes())
-        histogram = _write_images(file, train, shape, metadata["name"], advance)
-        _write_images(file, raw.test, shape, metadata["name"], advance)
+            data.write(b"" if numbers is None else numbers.astype("<i8").tobytes())
+        histogram = _write_images(data, train, shape, metadata["name"], advance)
+        _write_images(data, raw.test, shape, metadata["name"], advance)
+        complete = _with_moments(metadata, histogram)
+        crc = _header_crc({"__metadata__": complete, **tensors}, data.crc)
         file.seek(0)
-        file.write(_header(tensors, _with_moments(metadata, histogram), header_size))
+        file.write(_header(tensors, complete | {"crc": f"{crc:08x}"}, header_size))
+
+
+class _ChecksumWriter:
+    """Writes to a file and keeps the CRC-32 of what was written."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.file, self.crc = file, 0
+
+    def write(self, data: bytes | memoryview) -> None:
+        self.crc = zlib.crc32(data, self.crc)
+        self.file.write(data)
+
+
+def _header_crc(header: Mapping[str, Any], crc: int) -> int:
+    """Continue the CRC-32 of the data with the header, but for the checksum itself and where the data came from."""
+    left_out = ("crc", "stamp", "source")
+    metadata = {key: value for key, value in header["__metadata__"].items() if key not in left_out}
+    return zlib.crc32(json.dumps({**header, "__metadata__": metadata}, sort_keys=True).encode(), crc)
 
 
 def _check_labels(raw: RawDataset, metadata: Mapping[str, str]) -> None:
@@ -154,7 +176,9 @@ def _write_whole(path: Path) -> Iterator[BinaryIO]:
         raise UserError(None, path, f"cannot be written ({error.strerror or error})") from error
 
 
-def _write_images(file: BinaryIO, split: RawSplit, shape: tuple[int, ...], name: str, advance: Advance) -> np.ndarray:
+def _write_images(
+    file: _ChecksumWriter, split: RawSplit, shape: tuple[int, ...], name: str, advance: Advance
+) -> np.ndarray:
     """Write the images and return how often each channel has each of the 256 values, [channels, 256]."""
     written, histogram = 0, np.zeros((shape[0], 256), np.int64)
     for images in split.images:
@@ -207,15 +231,43 @@ def _open_prepared(path: Path) -> Iterator[Any]:
 
 
 def read_prepared(path: Path) -> Dataset:
-    """Return the data set in a prepared file; images stay on disk until they are used."""
+    """Return the data set in a prepared file; images stay on disk until they are used.
+
+    Raises UserError if the file is damaged. That is checked once, until the file's size or time of change is another;
+    files of early versions have no checksum.
+    """
     with _open_prepared(path) as file:
         metadata = file.metadata()
+        if "crc" in metadata:
+            _verify(path, metadata["crc"])
         tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (safe_open is no mapping)
         augment = Augment(**json.loads(metadata["augment"]))
         mean, std = (tuple(json.loads(metadata[key])) for key in ("mean", "std"))
         return Dataset(
-            name=metadata["name"], classes=int(metadata["classes"]), mean=mean, std=std, augment=augment, **tensors
+            name=metadata["name"],
+            classes=int(metadata["classes"]),
+            mean=mean,
+            std=std,
+            augment=augment,
+            fingerprint=metadata.get("crc", ""),
+            **tensors,
         )
+
+
+def _verify(path: Path, expected: str) -> None:
+    """Raise ValueError if the file's checksum is another. NAME.verified remembers the file that was checked last."""
+    stat, marker = path.stat(), path.with_suffix(".verified")
+    checked = f"{stat.st_size} {stat.st_mtime_ns} {expected}"
+    if marker.is_file() and marker.read_text(errors="replace") == checked:
+        return
+    with open(path, "rb") as file:
+        header, crc = json.loads(file.read(int.from_bytes(file.read(8), "little"))), 0
+        while block := file.read(1 << 20):
+            crc = zlib.crc32(block, crc)
+    if f"{_header_crc(header, crc):08x}" != expected:
+        raise ValueError("its checksum is another, so it is damaged")
+    with suppress(OSError), replace_file(marker) as file:  # the folder may be read-only
+        file.write(checked.encode())
 
 
 def inspect_prepared(path: Path) -> tuple[dict[str, str], dict[str, list[int]]]:

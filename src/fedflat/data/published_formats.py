@@ -7,14 +7,18 @@ allowed. Any other name is refused before it is looked up: nothing that the file
 from __future__ import annotations
 
 import gzip
+import math
+import os
 import pickle
-from collections.abc import Iterator
+import zipfile
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO
 
 import numpy as np
+from numpy.lib import format as npy
 
-from fedflat.data.image_files import explain_read_errors
+from fedflat.data.image_files import check_regular, explain_read_errors
 from fedflat.data.prepared import CHUNK, RawDataset, RawSplit
 from fedflat.errors import UserError
 
@@ -51,7 +55,49 @@ def find_file(root: Path, *names: str) -> Path:
     paths = [path for name in names for level in ("", "*/", "*/*/") for path in sorted(root.glob(level + name))]
     if not paths:
         raise UserError(None, root, f"no file {' or '.join(names)}")
-    return paths[0]
+    return check_regular(paths[0])
+
+
+def check_npz_sizes(path: Path, names: Iterable[str]) -> None:
+    """Raise UserError if arrays of an npz file need more memory than is free, or claim to be larger than they are.
+
+    Args:
+        path: the file, which may be compressed a thousandfold.
+        names: the arrays that will be read.
+    """
+    wanted = {f"{name}.npy" for name in names}
+    with explain_read_errors(path, "an npz file"), zipfile.ZipFile(path) as archive:
+        members = [info for info in archive.infolist() if info.filename in wanted]
+        for info in members:
+            with archive.open(info) as file:
+                declared = _declared_bytes(file)
+            if declared > info.file_size:
+                problem = f"array {info.filename[:-4]} should have {declared:,} bytes and has {info.file_size:,}"
+                raise UserError(None, path, f"{problem}; the file is damaged")
+    needed, free = sum(info.file_size for info in members), free_host_memory()
+    if needed > free:
+        raise UserError(
+            None, path, f"its arrays need {needed / 1e9:,.1f} GB, and {free / 1e9:,.1f} GB of memory are free"
+        )
+
+
+def _declared_bytes(file: IO[bytes]) -> int:
+    """The bytes of an array according to its header."""
+    readers = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+    reader = readers.get(npy.read_magic(file))
+    if reader is None:
+        return 0
+    shape, _, dtype = reader(file)
+    return math.prod(shape) * dtype.itemsize
+
+
+def free_host_memory() -> int:
+    """Return the bytes of memory that programs can still use."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return next(1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration, ValueError):
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def image_chunks(images: np.ndarray) -> Iterator[np.ndarray]:
@@ -74,13 +120,16 @@ def _read_idx(root: Path, split: str, kind: str, dims: int) -> np.ndarray:
     """Read an IDX array: bytes 0, 0, 8 (uint8), the number of dimensions, each as a big-endian int32, the data."""
     names = [f"{split}-{kind}{dot}idx{dims}-ubyte" for dot in "-."]
     path = find_file(root, *names, *(name + ".gz" for name in names))
-    with explain_read_errors(path, "an IDX file"):
-        with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
-            data = file.read()
-        if data[:4] != bytes([0, 0, 8, dims]):
-            raise ValueError(f"starts with {data[:4]!r}")
-        shape = np.frombuffer(data, ">i4", dims, 4)
-        return np.frombuffer(data, np.uint8, offset=4 + 4 * dims).reshape(shape)
+    opened = gzip.open if path.suffix == ".gz" else open
+    with explain_read_errors(path, "an IDX file"), opened(path, "rb") as file:
+        start = file.read(4)
+        if start != bytes([0, 0, 8, dims]):
+            raise ValueError(f"starts with {start!r}")
+        shape = np.frombuffer(file.read(4 * dims), ">i4", dims).tolist()
+        size = math.prod(shape)
+        if size > free_host_memory():
+            raise ValueError(f"{size / 1e9:,.1f} GB do not fit into memory")
+        return np.frombuffer(file.read(size + 1), np.uint8).reshape(shape)
 
 
 def read_svhn(root: Path) -> RawDataset:
@@ -101,6 +150,7 @@ def _read_mat(root: Path, split: str) -> RawSplit:
 def read_medmnist(root: Path, name: str) -> RawDataset:
     """Read NAME.npz of MedMNIST; the validation images become training images, as in FedSOL."""
     path = root if root.is_file() else find_file(root, f"{name}.npz")
+    check_npz_sizes(path, [f"{split}_{kind}" for split in ("train", "val", "test") for kind in ("images", "labels")])
     with explain_read_errors(path, "a MedMNIST file"), np.load(path, allow_pickle=False) as arrays:
         labels = {split: arrays[f"{split}_labels"].ravel().astype(np.int64) for split in ("train", "val", "test")}
         train = RawSplit(np.concatenate([labels["train"], labels["val"]]), _medmnist_images(path, "train", "val"))

@@ -45,6 +45,7 @@ WRITTEN_IF_SET = (  # options that are left out where they have their default, a
     "local_steps",
     "client_settings",
 )
+LONGEST_FILE = 1_000_000  # characters of a configuration file
 MAY_GROW = ("rounds", "seeds")  # options that may grow: more rounds, seeds beside the old ones
 
 
@@ -282,7 +283,7 @@ def experiment_from_dict(data: Any) -> Experiment:
 def load_experiment(path: Path) -> Experiment:
     """Return the experiment in a YAML file; raise UserError, with the file's name, if it cannot be used."""
     try:
-        experiment = experiment_from_dict(parse_yaml(path.read_text(encoding="utf-8")))
+        experiment = experiment_from_dict(parse_yaml(_read_text(path)))
         experiment.check()
     except OSError as error:
         raise UserError("config", path, error.strerror or str(error)) from None
@@ -291,6 +292,15 @@ def load_experiment(path: Path) -> Experiment:
     except ValueError as error:
         raise UserError("config", path, f"not valid YAML ({error})") from None
     return experiment
+
+
+def _read_text(path: Path) -> str:
+    """The text of a configuration file, which may be a pipe; ValueError if it has no end."""
+    with open(path, encoding="utf-8") as file:
+        text = file.read(LONGEST_FILE + 1)
+    if len(text) > LONGEST_FILE:
+        raise ValueError(f"more than {LONGEST_FILE:,} characters")
+    return text
 
 
 def dump_experiment(experiment: Experiment) -> str:

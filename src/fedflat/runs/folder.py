@@ -52,11 +52,21 @@ def checkpoint_mismatch(
 
 def checkpoint_config(checkpoint: Path) -> str:
     """Return the configuration in a checkpoint's metadata, '' if there is none."""
+    return _checkpoint_metadata(checkpoint).get("config", "")
+
+
+def data_changed(checkpoint: Path, fingerprint: str) -> bool:
+    """Return whether a checkpoint was trained on data with another fingerprint; False where one is not known."""
+    stored = _checkpoint_metadata(checkpoint).get("data", "")
+    return bool(stored and fingerprint) and stored != fingerprint
+
+
+def _checkpoint_metadata(checkpoint: Path) -> dict[str, str]:
     try:
         with safe_open(checkpoint, "pt") as file:
-            return (file.metadata() or {}).get("config", "")
+            return file.metadata() or {}
     except (SafetensorError, OSError):
-        return ""
+        return {}
 
 
 def trained_rounds(checkpoint: Path) -> int:
@@ -91,10 +101,17 @@ _DTYPES = {
 }  # as safetensors names them
 
 
-def save_tensors(path: Path, tensors: Mapping[str, Tensor], config: str = "") -> None:
-    """Write tensors, the configuration they belong to and a checksum as a safetensors file, replacing it as a whole."""
+def save_tensors(path: Path, tensors: Mapping[str, Tensor], config: str = "", data: str = "") -> None:
+    """Write a safetensors file with a checksum in its metadata, replacing it as a whole.
+
+    Args:
+        path: the file.
+        tensors: the tensors by name.
+        config: the configuration that they belong to, for the metadata.
+        data: the fingerprint of the data set, for the metadata.
+    """
     named = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    metadata = {"config": config, "crc": str(checksum(named, config))}
+    metadata = {"config": config, "data": data, "crc": str(checksum(named, config + data))}
     try:
         with replace_file(path) as file:
             _write_safetensors(file, named, metadata)
@@ -123,7 +140,8 @@ def load_tensors(path: Path) -> dict[str, Tensor] | None:
         with safe_open(path, "pt") as file:
             named = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             metadata = file.metadata() or {}
-            return named if metadata.get("crc") == str(checksum(named, metadata.get("config", ""))) else None
+            text = metadata.get("config", "") + metadata.get("data", "")
+            return named if metadata.get("crc") == str(checksum(named, text)) else None
     except (SafetensorError, OSError, ValueError):
         return None
 
@@ -192,6 +210,15 @@ def is_number_list(value: Any) -> bool:
     return isinstance(value, list) and all(map(is_number_or_null, value))
 
 
+def _identity(file: Path) -> tuple[int, int] | None:
+    """Number and size of a file, None if there is none: they change if it is replaced or written to."""
+    try:
+        stat = file.stat()
+    except FileNotFoundError:
+        return None
+    return stat.st_ino, stat.st_size
+
+
 class OtherRunError(UserError):
     """The folder `path` belongs to the configuration `stored`, not to the `given` one; `ignored` options may differ."""
 
@@ -211,13 +238,18 @@ class RunFolder:
         resume: whether to continue a run of the same configuration, or to extend one by what may grow. It has to be set
             if training has begun there, and has no effect otherwise.
         may_grow: options that may have grown since the run was begun, of MAY_GROW.
+        data: the fingerprint of the data set, which the checkpoint keeps: a run is only continued on the same data.
     """
 
-    def __init__(self, path: Path, config: str, resume: bool, may_grow: Collection[str] = ("rounds",)) -> None:
+    def __init__(
+        self, path: Path, config: str, resume: bool, may_grow: Collection[str] = ("rounds",), data: str = ""
+    ) -> None:
         self.path, self.config, self.config_path = path, config, path / "config.yaml"
         self.checkpoint, self.metrics = path / "checkpoint" / "state.safetensors", path / "metrics.jsonl"
-        self.result, self._may_grow = path / "result.json", may_grow
+        self.result, self._may_grow, self._data = path / "result.json", may_grow, data
         self._check_usable(resume)
+        self._rows: list[Mapping[str, Any]] = []  # what this process has written to metrics.jsonl
+        self._written = _identity(self.metrics)
         replaceable, growth = self._has_own_config(), self._growth()
         try:
             self.checkpoint.parent.mkdir(parents=True, exist_ok=True)
@@ -321,8 +353,18 @@ class RunFolder:
 
     def log(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Append rows to metrics.jsonl."""
+        self._restore_metrics()
+        added = list(rows)
         with self.metrics.open("a", encoding="utf-8") as file:
-            file.writelines(json.dumps(row) + "\n" for row in rows)
+            file.writelines(json.dumps(row) + "\n" for row in added)
+        self._rows += added
+        self._written = _identity(self.metrics)
+
+    def _restore_metrics(self) -> None:
+        """Write metrics.jsonl again if it was removed or changed since this process wrote to it."""
+        if _identity(self.metrics) != self._written:
+            print(f"{self.metrics}: was removed or changed while the run trains; it is written again", file=sys.stderr)
+            self._write_rows(self._rows)
 
     def rewind(self, round: int, evaluations: Iterable[tuple[int, int]] = ()) -> list[dict[str, Any]]:
         """Remove the metrics of rounds after `round`, the checkpoint's, and return the rest.
@@ -340,7 +382,9 @@ class RunFolder:
         return rows
 
     def _write_rows(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        write_atomically(self.metrics, "".join(json.dumps(row) + "\n" for row in rows))
+        self._rows = list(rows)
+        write_atomically(self.metrics, "".join(json.dumps(row) + "\n" for row in self._rows))
+        self._written = _identity(self.metrics)
 
     def _read_rows(self) -> list[dict[str, Any]]:
         try:
@@ -350,9 +394,11 @@ class RunFolder:
 
     def save(self, tensors: Mapping[str, Tensor]) -> None:
         """Replace the checkpoint, after the metrics up to this round are safely on the disk."""
+        self._restore_metrics()
         with self.metrics.open("a") as file:
             os.fsync(file.fileno())
-        save_tensors(self.checkpoint, tensors, self.config)
+        self._written = _identity(self.metrics)
+        save_tensors(self.checkpoint, tensors, self.config, self._data)
 
     def load(self) -> dict[str, Tensor] | None:
         """Return the checkpoint's tensors, None if there is no checkpoint yet; raise UserError if it is damaged."""
@@ -363,6 +409,9 @@ class RunFolder:
             raise self._error(f"its checkpoint is damaged ({self.checkpoint}); nothing was changed")
         if mismatch := checkpoint_mismatch(self.checkpoint, self.config, may_grow=self._may_grow):
             raise self._error(mismatch)
+        if data_changed(self.checkpoint, self._data):
+            problem = f"its data have changed since the run in {self.path} was begun; restore them"
+            raise UserError("dataset", parse_yaml(self.config)["dataset"], f"{problem} or choose another folder")
         return named
 
     def added_seeds(self) -> tuple[int, list[int]]:

@@ -29,6 +29,7 @@ from fedflat.runs.experiment import Experiment, Setting
 from fedflat.runs.folder import (
     checkpoint_config,
     checkpoint_mismatch,
+    data_changed,
     has_training,
     load_tensors,
     read_metrics,
@@ -211,6 +212,8 @@ def read_trained_run(folder: Path, experiment: Experiment | None = None, advice:
     _tell_changed_files(folder, experiment)
     experiment = dataclasses.replace(experiment, seeds=tuple(seed for seed in experiment.seeds if seed in known))
     built = build_run(experiment)
+    if data_changed(folder / "checkpoint" / "state.safetensors", built.dataset.fingerprint):
+        raise _run_error(folder, f"its data, {experiment.dataset}, have changed since; restore them")
     trained, now = _read_result(folder, []).clients if complete else None, len(built.client_rows)
     if trained not in (None, now):
         raise _run_error(folder, f"was trained with {trained} clients, and its data are now of {now}")

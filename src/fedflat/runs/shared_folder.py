@@ -117,14 +117,16 @@ class SharedFolder:
         return self.processes.send_and_receive(outgoing, {0: own})[0]
 
 
-def open_folder(processes: ProcessGroup, path: Path, config: str, resume: bool) -> RunFolder | SharedFolder:
+def open_folder(
+    processes: ProcessGroup, path: Path, config: str, resume: bool, data: str = ""
+) -> RunFolder | SharedFolder:
     """Open the folder of a run that one process or several train, and that may get more rounds and seeds.
 
     The arguments are those of RunFolder.
     """
     if processes.size == 1:
-        return RunFolder(path, config, resume, MAY_GROW)
-    return SharedFolder(processes, lambda: RunFolder(path, config, resume, MAY_GROW))
+        return RunFolder(path, config, resume, MAY_GROW, data)
+    return SharedFolder(processes, lambda: RunFolder(path, config, resume, MAY_GROW, data))
 
 
 def _tables(client_numbers: str, names: Iterable[str]) -> list[str]:

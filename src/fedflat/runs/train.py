@@ -348,7 +348,8 @@ def _open_training(
     if processes.leads:
         print_advice(experiment, built)
     resume = resume or torchrun_restarts() > 0
-    folder = None if out is None else open_folder(processes, Path(out), dump_experiment(experiment), resume)
+    config, data = dump_experiment(experiment), built.dataset.fingerprint
+    folder = None if out is None else open_folder(processes, Path(out), config, resume, data)
     try:
         if folder:
             _catch_up(experiment, built, folder, processes, watch)
@@ -377,7 +378,7 @@ def _catch_up(
     part = built._replace(initial_params=[starts[seed] for seed in added])
     path = (folder.path or Path()) / "added-seeds"
     if not processes.broadcast_value(lambda: finished_result(path, alone) is not None):
-        own = open_folder(processes, path, dump_experiment(alone), resume=True)
+        own = open_folder(processes, path, dump_experiment(alone), True, built.dataset.fingerprint)
         try:
             _catch_up(alone, part, own, processes, watch)
             training = AddedSeeds(alone, part, own, processes=processes)

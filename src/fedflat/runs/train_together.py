@@ -113,8 +113,8 @@ def _open_trainings(
     runs = list(zip(experiments, built_runs, strict=True))
     with explain_out_of_memory(), ExitStack() as stack:
         opened = [
-            stack.enter_context(closing(RunFolder(path, dump_experiment(experiment), resume)))
-            for path, experiment in zip(folders or (), experiments, strict=bool(folders))
+            stack.enter_context(closing(RunFolder(path, dump_experiment(each), resume, data=built.dataset.fingerprint)))
+            for path, (each, built) in zip(folders or (), runs, strict=bool(folders))
         ]
         engine = build_engine(experiments[0], _all_clients(built_runs), SINGLE_PROCESS, fields)
         steps_by_round = zip(*(expected_steps(*run) for run in runs), strict=True)
