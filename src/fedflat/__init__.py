@@ -33,6 +33,8 @@ _MODULES = {
     "fedflat.methods": ("METHODS", "register"),
     "fedflat.core.method": ("Cohort", "Local", "Message", "Method", "Reply", "Server"),
     "fedflat.core.task": ("Batch", "Task"),
+    "fedflat.core.tasks": ("Multilabel", "NextToken", "Regression", "make_task"),
+    "fedflat.models.lora": ("lora",),
     "fedflat.core.vectors": ("cosine", "norm", "unit"),
     "fedflat.options": ("Count", "Fraction", "Index", "NonNegative", "Positive"),
     "fedflat.errors": ("UserError",),
@@ -42,11 +44,13 @@ _HOME = {name: module for module, names in _MODULES.items() for name in names}
 if TYPE_CHECKING:
     from fedflat.core.method import Cohort, Local, Message, Method, Reply, Server
     from fedflat.core.task import Batch, Task
+    from fedflat.core.tasks import Multilabel, NextToken, Regression, make_task
     from fedflat.core.vectors import cosine, norm, unit
     from fedflat.data.dataset import Augment, Dataset
     from fedflat.errors import UserError
     from fedflat.flatness.analyse import analyse
     from fedflat.methods import METHODS, register
+    from fedflat.models.lora import lora
     from fedflat.options import Count, Fraction, Index, NonNegative, Positive
     from fedflat.personal import personalise
     from fedflat.reproduce import write_report
@@ -95,8 +99,11 @@ __all__ = [
     "MLflowLogger",
     "Message",
     "Method",
+    "Multilabel",
+    "NextToken",
     "NonNegative",
     "Positive",
+    "Regression",
     "Reply",
     "Result",
     "Server",
@@ -111,6 +118,8 @@ __all__ = [
     "analyse",
     "cosine",
     "load_model",
+    "lora",
+    "make_task",
     "norm",
     "personalise",
     "register",

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from fedflat import Dataset, Experiment, UserError, run
+from fedflat.data.dataset import Augment
 
 X, Y = np.zeros((6, 3)), np.array([0, 1, 2, 0, 1, 2])
 
@@ -46,10 +47,54 @@ def test_invalid_clients(clients, message):
         build(clients=clients)
 
 
-@pytest.mark.parametrize("y", [Y - 1, Y + 0.5, Y[:, None], Y > 0, ["a", "b", "c"] * 2, np.array([0, None] * 3), []])
+@pytest.mark.parametrize("y", [Y - 1, Y > 0, ["a", "b", "c"] * 2, np.array([0, None] * 3), []])
 def test_invalid_labels(y):
     with pytest.raises(UserError, match="whole numbers from 0"):
         build(y=y)
+
+
+@pytest.mark.parametrize("y", [Y + 0.5, Y[:, None]])
+def test_labels_of_two_kinds(y):
+    with pytest.raises(UserError, match=r"training labels are .* and test labels int64 .*; all must be of one kind"):
+        build(y=y)
+
+
+@pytest.mark.parametrize(
+    ("y", "message"),
+    [
+        (Y + 1, "labels are 1 to 3; number the classes from 0"),
+        (
+            2 * Y,
+            "labels go up to 4, but 1, 3 never occurs; give classes=5 if they are meant, or number the classes 0 to 2",
+        ),
+    ],
+)
+def test_labels_that_do_not_count_from_0_without_gaps(y, message):
+    with pytest.raises(UserError, match=message):
+        Dataset.from_arrays(X, y, X, y)
+    if y[0] == 0:
+        assert Dataset.from_arrays(X, y, X, y, classes=9).classes == 9
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.uint8])
+def test_channels_last_images_are_refused_with_the_remedy(dtype):
+    images = np.zeros((2, 8, 8, 3), dtype)
+    with pytest.raises(UserError, match=r"channels last; give x.transpose\(0, 3, 1, 2\)"):
+        Dataset.from_arrays(images, [0, 1], images, [0, 1])
+    channels_first = images.transpose(0, 3, 1, 2)
+    assert Dataset.from_arrays(channels_first, [0, 1], channels_first, [0, 1]).shape == (3, 8, 8)
+
+
+def test_normalisation_and_augmentation_of_own_images():
+    images = np.zeros((2, 3, 8, 8), np.uint8)
+    arrays = (images, [0, 1], images, [0, 1])
+    data = Dataset.from_arrays(*arrays, mean=(0.1, 0.2, 0.3), std=(1, 2, 3), augment=Augment(crop=2, flip=True))
+    assert (data.mean, data.std, data.augment.crop) == ((0.1, 0.2, 0.3), (1.0, 2.0, 3.0), 2)
+    for wrong in ({"mean": (0.1, 0.2)}, {"std": 0.0}, {"mean": float("nan")}):
+        with pytest.raises(UserError, match=r"mean|std"):
+            Dataset.from_arrays(*arrays, **wrong)
+    with pytest.raises(UserError, match=r"only images .* can be augmented"):
+        Dataset.from_arrays(X, Y, X, Y, augment=Augment(flip=True))
 
 
 def test_a_label_that_is_too_large():
@@ -60,8 +105,12 @@ def test_a_label_that_is_too_large():
 @pytest.mark.parametrize(
     ("x", "message"),
     [
-        (X.astype(np.int32), "training samples are int32; allowed are uint8 for images and floating-point"),
-        (X.astype(np.uint16), "training samples are uint16; allowed"),
+        (X.astype(np.int32), "training samples are int64 .* and test samples float32 .*; all must be of one kind"),
+        (X.astype(np.int32) - 1, "training samples hold -1; tokens are whole numbers from 0"),
+        (
+            X.astype(complex),
+            "training samples are complex128; allowed are uint8 for images, floating-point",
+        ),
         (X.astype(object), "training samples are object; allowed"),
         (X.astype(str), "training samples are <U32; allowed"),
         (X + np.nan, "training samples hold 18 of 18 numbers that are not finite"),

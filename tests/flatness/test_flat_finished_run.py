@@ -79,7 +79,9 @@ def test_model_metrics_are_loss_and_accuracy(runs):
     w, test = run.trials[0].server.params, run.trained.built.client_data.test()
     assert len(run.data.batches) > 1
     found = loss_and_accuracy(run.task, w, run.data)
-    assert (found["model_loss"], found["model_accuracy"]) == pytest.approx(evaluate(run.task, w, test), rel=1e-6)
+    expected = evaluate(run.task, w, test)
+    values = (expected.loss, expected.metrics["accuracy"])
+    assert (found["model_loss"], found["model_accuracy"]) == pytest.approx(values, rel=1e-6)
 
 
 class Body(nn.Module):

@@ -45,7 +45,7 @@ def test_lanes_have_scaled_gradients_of_their_own():
 
 
 def _loss(task, w, batch):
-    return task.cross_entropy(task.head(w, task.features(w, batch)), batch)
+    return task.output_loss(task.head(w, task.features(w, batch)), batch)
 
 
 def test_training_in_half_floats_learns():

@@ -67,8 +67,8 @@ def test_fedbabu_trains_the_body_as_if_the_head_were_a_constant(problem):
     task, w, client_data = problem
 
     class Frozen(Task):
-        def logits(self, v, batch):
-            return super().logits(torch.where(self.mask("head."), w, v), batch)
+        def outputs(self, v, batch):
+            return super().outputs(torch.where(self.mask("head."), w, v), batch)
 
     constant = Frozen(task.model)
     end = train(FedAvg(), (constant, w, client_data), 0.1).server.params

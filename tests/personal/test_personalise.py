@@ -16,7 +16,7 @@ from fedflat.core.local_training import local_update
 from fedflat.core.method import Message, Method
 from fedflat.core.optimiser import Optimiser
 from fedflat.data.batches import BatchPlan
-from fedflat.engine.rounds import evaluate
+from fedflat.engine.rounds import main_metric
 from fedflat.errors import UserError
 from fedflat.personal.fine_tuning import ClientSamples, LocalTrainer, mean_participations, personalise, train_local_only
 from fedflat.runs.folder import load_tensors, save_tensors
@@ -61,7 +61,7 @@ def test_repeating_gives_the_same_numbers(folder, rows):
 def test_the_first_line_is_the_global_model(rows, finished):
     samples = ClientSamples(finished)
     for trial in finished.trials:
-        expected = [evaluate(finished.built.task, trial.server.params, samples.test(k))[1] for k in range(6)]
+        expected = [main_metric(finished.built.task, trial.server.params, samples.test(k)) for k in range(6)]
         assert list(rows[0].clients[trial.seed].values()) == expected
 
 

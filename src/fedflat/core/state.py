@@ -22,7 +22,8 @@ def checksum(named: Mapping[str, Tensor], config: str = "") -> int:
     """
     crc = zlib.crc32(config.encode())
     for name in sorted(named):
-        crc = zlib.crc32(named[name].numpy().tobytes(), zlib.crc32(name.encode(), crc))
+        tensor = named[name].view(torch.int16) if named[name].dtype == torch.bfloat16 else named[name]  # numpy has none
+        crc = zlib.crc32(tensor.numpy().tobytes(), zlib.crc32(name.encode(), crc))
     return crc
 
 

@@ -47,7 +47,7 @@ def augment_images(
 
 
 def normalise(x: Tensor, mean: tuple[float, ...], std: tuple[float, ...], dtype: torch.dtype = torch.float32) -> Tensor:
-    """Return (x / 255 - mean) / std for uint8 images, (x - mean) / std for other samples.
+    """Return (x / 255 - mean) / std for uint8 images, (x - mean) / std for floats; other whole numbers (tokens) stay.
 
     Computed as a x + b with b = -mean / std and a = 1 / (255 std) for uint8, else a = 1 / std. For floats with mean 0
     and std 1 this is the identity.
@@ -58,6 +58,8 @@ def normalise(x: Tensor, mean: tuple[float, ...], std: tuple[float, ...], dtype:
         std: as many values as `mean`.
         dtype: of the result.
     """
+    if x.dtype != torch.uint8 and not x.is_floating_point():  # tokens
+        return x
     largest = 255 if x.dtype == torch.uint8 else 1
     scale = _per_channel(tuple(1 / (largest * s) for s in std), x.device, dtype)
     shift = _per_channel(tuple(-m / s for m, s in zip(mean, std, strict=True)), x.device, dtype)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedflat.core.random import hash_words, purpose_key
 from fedflat.core.state import send_to_device
-from fedflat.core.task import Batch
+from fedflat.core.task import Batch, Samples, map_samples
 from fedflat.data.augment import augment_images, normalise
 from fedflat.data.dataset import Augment, Dataset
 
@@ -81,7 +81,7 @@ class ClientBatches:
     ) -> None:
         self.dataset, self.batch_size, self.epochs, self.dtype = dataset, batch_size, epochs, dtype
         self.spec = dataset.augment if spec is None else spec
-        self.x, self.y = dataset.x.to(device), dataset.y.to(device)
+        self.x, self.y = map_samples(lambda t: t.to(device), dataset.x), dataset.y.to(device)
         self.counts = [len(part) for part in parts]
         self.sizes = torch.tensor(self.counts, dtype=torch.int64, device=device)
         self._rows = torch.from_numpy(np.concatenate(parts).astype(np.int64)).to(device)
@@ -152,13 +152,28 @@ class ClientBatches:
     def batch(self, plan: BatchPlan) -> Batch:
         """Return the samples of a plan or of a slice of one, augmented and normalised."""
         data = self.dataset
-        x = augment_images(self.x[plan.rows], plan.key, self.spec, data.mean, data.std, self.dtype)
-        return Batch(x, self.y[plan.rows], plan.mask, plan.key)
+
+        def augmented(t: Tensor) -> Tensor:
+            return augment_images(t[plan.rows], plan.key, self.spec, data.mean, data.std, self.dtype)
+
+        return Batch(map_samples(augmented, self.x), self.y[plan.rows], plan.mask, plan.key)
+
+    def samples(self, rows: Tensor) -> Batch:
+        """Return training samples, normalised and without augmentation.
+
+        Args:
+            rows: row numbers in the training set.
+        """
+        picked = send_to_device(rows, self.y.device)
+        return self._normalised(map_samples(lambda t: t[picked], self.x), self.y[picked])
 
     def test(self) -> Batch:
         """Return all test samples, normalised and shuffled: layers with batch statistics need mixed classes."""
         data, device = self.dataset, self.y.device
         order = hash_words(purpose_key("test"), torch.arange(len(data.y_test))).argsort(stable=True)
-        y = data.y_test[order].to(device)
-        x = normalise(data.x_test[order].to(device), data.mean, data.std, self.dtype)
-        return Batch(x, y, torch.ones_like(y, dtype=torch.bool), None)
+        return self._normalised(map_samples(lambda t: t[order].to(device), data.x_test), data.y_test[order].to(device))
+
+    def _normalised(self, x: Samples, y: Tensor) -> Batch:
+        mean, std = self.dataset.mean, self.dataset.std
+        x = map_samples(lambda t: normalise(t, mean, std, self.dtype), x)
+        return Batch(x, y, torch.ones(len(y), dtype=torch.bool, device=y.device), None)

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from fedflat.core.random import hash_words, purpose_key
+from fedflat.core.task import Samples, map_samples
+from fedflat.data.arrays import as_array, check_arrays, count_outputs, input_tensors
 from fedflat.errors import UserError
-
-MAX_CLASSES = 1_000_000  # a larger label is taken for a mistake, since the model has one output per class
 
 
 class Augment(NamedTuple):
@@ -38,17 +38,20 @@ class Augment(NamedTuple):
 
 @dataclass(frozen=True)
 class Dataset:
-    """Training and test samples with their labels. `Dataset.from_arrays` checks and converts numpy arrays.
+    """Training and test samples with their targets. `Dataset.from_arrays` checks and converts numpy arrays.
 
-    A sample x enters the model as (x / 255 - mean) / std if it is uint8, else as (x - mean) / std.
+    A sample x enters the model as (x / 255 - mean) / std if it is uint8, as (x - mean) / std if it is a float, and as
+    it is if it is another whole number (a token).
 
     Args:
         name: what reports call the data set.
-        x: training samples: images uint8 [n, channels, height, width] with values 0 to 255, or floats [n, ...].
-        y: training labels, int64 [n], from 0 to classes - 1.
+        x: training samples: images uint8 [n, channels, height, width] with values 0 to 255, floats [n, ...], or tokens
+            int64 [n, length]. Several inputs are a tuple, or a dict by the name of the model's argument.
+        y: training targets: labels int64 [n] from 0 to classes - 1; 0 or 1 for each label, int64 [n, labels]; numbers,
+            float32 [n] or [n, numbers]; or tokens int64 [n, length], -100 where they do not count.
         x_test: test samples, of the dtype and the sample shape of `x`.
-        y_test: test labels, int64, one per test sample.
-        classes: number of classes, which is the number of outputs of the model.
+        y_test: test targets, one per test sample.
+        classes: how many outputs the model has: classes, labels, numbers or tokens.
         mean: subtracted from the samples (images: after scaling to [0, 1]); one number, or one per channel.
         std: divides the samples after that; more than 0, as many numbers as `mean`.
         augment: random changes of the training images.
@@ -58,9 +61,9 @@ class Dataset:
     """
 
     name: str
-    x: Tensor
+    x: Samples
     y: Tensor
-    x_test: Tensor
+    x_test: Samples
     y_test: Tensor
     classes: int
     mean: tuple[float, ...] = (0.0,)
@@ -72,120 +75,87 @@ class Dataset:
     @property
     def shape(self) -> tuple[int, int, int]:
         """Channels, height and width of a sample; a sample that is no image counts as channels of one pixel."""
-        sizes = self.x.shape[1:] if self.x.dim() <= 4 else [self.x[0].numel()]
+        x = input_tensors(self.x)[0]
+        sizes = x.shape[1:] if x.dim() <= 4 else [x[0].numel()]
         channels, height, width = (*sizes, 1, 1)[:3]
         return int(channels), int(height), int(width)
+
+    @property
+    def task(self) -> str:
+        """The task that "auto" stands for, from the kind of the targets."""
+        if self.y.is_floating_point():
+            return "regression"
+        if self.y.dim() == 1:
+            return "classification"
+        return "multilabel" if input_tensors(self.x)[0].is_floating_point() else "next-token"
 
     @classmethod
     def from_arrays(
         cls,
-        x: np.ndarray,
+        x: Any,
         y: np.ndarray,
-        x_test: np.ndarray,
+        x_test: Any,
         y_test: np.ndarray,
         clients: Sequence[Sequence[int]] | None = None,
         name: str = "own",
+        classes: int | None = None,
+        mean: float | Sequence[float] = 0.0,
+        std: float | Sequence[float] = 1.0,
+        augment: Augment | None = None,
     ) -> Dataset:
-        """Return a data set made of arrays. Images are divided by 255 and not normalised further.
+        """Return a data set made of arrays. Images are divided by 255, and normalised if `mean` and `std` are given.
 
         Args:
-            x: training samples, at least one: images uint8 [n, channels, height, width] with values 0 to 255, or
-                floating-point numbers [n, ...] that are finite in float32, to which they are converted.
-            y: training labels, whole numbers [n] from 0 to 999,999. The number of classes is the largest label of
-                `y` and `y_test` plus 1.
+            x: training samples, at least one: images uint8 [n, channels, height, width] with values 0 to 255,
+                floating-point numbers [n, ...] that are finite in float32, to which they are converted, or whole
+                numbers [n, length] (tokens). A tuple or dict of such arrays is given to the model as several inputs.
+            y: training targets [n, ...]: whole numbers from 0 are classes, floating-point numbers are for regression,
+                whole numbers [n, labels] are 0 or 1 for each label, or tokens [n, length] if `x` are tokens too.
             x_test: test samples, of the same dtype and sample shape as `x`.
-            y_test: test labels, one per test sample.
+            y_test: test targets, one per test sample.
             clients: for each client, the row numbers (0 to n - 1) of its training samples. A row belongs to one
                 client at most. None: the data name no clients, and a partition assigns the rows.
             name: what reports call the data set.
+            classes: the number of classes or tokens, where not all of them occur in the data.
+            mean: subtracted from the samples (images: after scaling to [0, 1]); one number, or one per channel.
+            std: divides the samples after that; more than 0, as many numbers as `mean`.
+            augment: random changes of the training images, none unless given.
 
         Raises:
             UserError: an array is of another kind, or the arrays do not fit together.
         """
         tensors = check_arrays("data", x, y, x_test, y_test)
-        return cls(name, *tensors, tensors.classes, owner=owners_from_clients(clients, len(tensors.y)))
+        owner = owners_from_clients(clients, len(tensors.y))
+        dataset = cls(name, *tensors, count_outputs("data", tensors, classes), owner=owner)
+        means, stds = (tuple(np.atleast_1d(np.asarray(v, float)).tolist()) for v in (mean, std))
+        _check_normalisation(dataset, means, stds)
+        return replace(dataset, mean=means, std=stds, augment=_check_augment(dataset, augment or Augment()))
+
+
+def _check_normalisation(dataset: Dataset, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
+    """Raise UserError if `mean` and `std` do not fit the samples."""
+    channels = dataset.shape[0]
+    if len(mean) != len(std) or len(mean) not in (1, channels):
+        raise UserError("mean", mean, f"give one number, or one for each of {channels} channels, and as many as in std")
+    if not all(np.isfinite([*mean, *std])) or min(std) <= 0:
+        raise UserError("std", std, "must be more than 0, and all numbers finite")
+
+
+def _check_augment(dataset: Dataset, augment: Augment) -> Augment:
+    """Raise UserError if the samples cannot be augmented; else return `augment`."""
+    if augment != Augment() and (not isinstance(dataset.x, Tensor) or dataset.x.dim() != 4):
+        raise UserError("augment", augment, "only images [n, channels, height, width] can be augmented")
+    return augment
 
 
 def default_partition(dataset: Dataset) -> str:
-    """Return the partition that "auto" stands for: "natural" if the data name their clients, else "dirichlet"."""
-    return "dirichlet" if dataset.owner is None else "natural"
+    """Return the partition that "auto" stands for.
 
-
-class TrainTestTensors(NamedTuple):
-    """Training and test samples with their labels."""
-
-    x: Tensor
-    y: Tensor
-    x_test: Tensor
-    y_test: Tensor
-
-    @property
-    def classes(self) -> int:
-        """The largest label plus 1, whether or not all smaller labels occur."""
-        return 1 + int(max(self.y.max(), self.y_test.max()))
-
-
-def check_arrays(source: object, x: Any, y: Any, x_test: Any, y_test: Any) -> TrainTestTensors:
-    """Convert four arrays to tensors; raise UserError about `source`, where they come from, if they cannot be used."""
-    tensors = TrainTestTensors(
-        _check_samples(source, "training samples", x),
-        check_labels(source, "training labels", y),
-        _check_samples(source, "test samples", x_test),
-        check_labels(source, "test labels", y_test),
-    )
-    for split, samples, labels in (("training", tensors.x, tensors.y), ("test", tensors.x_test, tensors.y_test)):
-        if len(samples) != len(labels):
-            raise UserError(
-                None, source, f"{len(samples)} {split} samples with {len(labels)} labels; give one label each"
-            )
-    train, test = (f"{str(t.dtype).removeprefix('torch.')} {list(t.shape[1:])}" for t in (tensors.x, tensors.x_test))
-    if train != test:
-        raise UserError(None, source, f"training samples are {train} and test samples {test}; all must be of one kind")
-    return tensors
-
-
-def _as_array(source: object, what: str, values: Any) -> np.ndarray:
-    try:
-        return np.asarray(values)
-    except (ValueError, TypeError, RuntimeError) as error:
-        raise UserError(None, source, f"{what} cannot be read as an array ({error})") from error
-
-
-def _check_samples(source: object, what: str, values: Any) -> Tensor:
-    """Return uint8 images as they are and other samples as float32; single numbers become vectors of length 1."""
-    array = _as_array(source, what, values)
-    if not array.size or not array.ndim:
-        raise UserError(None, source, f"{what} have shape {list(array.shape)}; give at least one")
-    if array.dtype != np.uint8 and array.dtype.kind != "f":
-        raise UserError(
-            None, source, f"{what} are {array.dtype}; allowed are uint8 for images and floating-point numbers"
-        )
-    array = array[:, None] if array.ndim == 1 else array
-    array = array if array.dtype == np.uint8 else _finite_float32(source, what, array)
-    return torch.from_numpy(np.require(array, None, ["C", "W"]))
-
-
-def _finite_float32(source: object, what: str, array: np.ndarray) -> np.ndarray:
-    with np.errstate(over="ignore"):  # numbers too large for float32 become infinite and are refused below
-        floats = array.astype(np.float32, copy=False)
-    if bad := int((~np.isfinite(floats)).sum()):
-        problem = f"{what} hold {bad} of {floats.size} numbers that are not finite in 32 bits (NaN or infinite)"
-        raise UserError(None, source, problem)
-    return floats
-
-
-def check_labels(source: object, what: str, values: Any) -> Tensor:
-    """Return labels as int64; raise UserError if they are not a list of whole numbers from 0 to MAX_CLASSES - 1."""
-    labels = _as_array(source, what, values)
-    if labels.dtype.kind not in "iu" or labels.ndim != 1 or labels.min(initial=0) < 0:
-        raise UserError(None, source, f"{what} must be a list of whole numbers from 0")
-    if (largest := labels.max(initial=0)) >= MAX_CLASSES:
-        raise UserError(
-            None,
-            source,
-            f"{what}: the largest is {largest}; number the classes from 0 (at most {MAX_CLASSES:,} are possible)",
-        )
-    return torch.from_numpy(labels.astype(np.int64))
+    It is "natural" if the data name their clients, else "dirichlet" if the targets are classes, else "iid".
+    """
+    if dataset.owner is not None:
+        return "natural"
+    return "dirichlet" if dataset.task == "classification" else "iid"
 
 
 def owners_from_clients(clients: Sequence[Sequence[int]] | None, samples: int) -> Tensor | None:
@@ -208,7 +178,7 @@ def owners_from_clients(clients: Sequence[Sequence[int]] | None, samples: int) -
 
 def _check_rows(client: int, values: Any, samples: int) -> np.ndarray:
     """Return the row numbers of one client; raise UserError if there are none or they cannot be row numbers."""
-    rows = _as_array("clients", f"client {client}", values)
+    rows = as_array("clients", f"client {client}", values)
     if rows.ndim == 1 and not rows.size:
         raise UserError(None, "clients", f"client {client} has no data; give each client a list of row numbers")
     if rows.dtype.kind not in "iu" or rows.ndim != 1:
@@ -240,8 +210,8 @@ def hold_out(dataset: Dataset, share: float) -> Dataset:
         raise UserError("validation", share, problem)
     held, kept = order[:count].sort().values, order[count:].sort().values
     owner = None if dataset.owner is None else _renumber_clients(dataset.owner[kept])
-    x, y = dataset.x, dataset.y
-    return replace(dataset, x=x[kept], y=y[kept], x_test=x[held], y_test=y[held], owner=owner)
+    (x, y), (x_test, y_test) = ((map_samples(lambda t: t[rows], dataset.x), dataset.y[rows]) for rows in (kept, held))
+    return replace(dataset, x=x, y=y, x_test=x_test, y_test=y_test, owner=owner)
 
 
 def _renumber_clients(owner: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image, ImageOps
 
-from fedflat.data.dataset import check_labels
+from fedflat.data.arrays import check_labels
 from fedflat.data.prepared import CHUNK, RawDataset, RawSplit
 from fedflat.errors import UserError
 from fedflat.files import disk_failed

@@ -18,8 +18,9 @@ import torch
 from torch import Tensor
 
 from fedflat.core.state import checksum
+from fedflat.data.arrays import check_arrays, count_outputs, input_tensors
 from fedflat.data.catalogue import DATASETS
-from fedflat.data.dataset import Dataset, check_arrays
+from fedflat.data.dataset import Dataset
 from fedflat.data.image_files import check_regular, explain_read_errors, number_clients, read_image_folder, read_parquet
 from fedflat.data.prepared import (
     ChannelMoments,
@@ -129,15 +130,24 @@ def _read_npz(name: str, path: Path) -> Dataset:
                 None, path, f"no array {missing[0]}; needed are x, y, x_test, y_test, and client is optional"
             )
         x, x_test = (_channels_first(path, arrays[key]) for key in ("x", "x_test"))
-        tensors = check_arrays(path, x, arrays["y"].reshape(-1), x_test, arrays["y_test"].reshape(-1))
+        y, y_test = (_one_column(arrays[key]) for key in ("y", "y_test"))
+        tensors = check_arrays(path, x, y, x_test, y_test)
+        classes = int(arrays["classes"]) if "classes" in arrays else None
         owner = torch.from_numpy(number_clients(arrays["client"].reshape(-1))) if "client" in arrays else None
     if owner is not None and len(owner) != len(tensors.y):
         problem = f"client has {len(owner)} entries for {len(tensors.y)} training samples; give one each"
         raise UserError(None, path, problem)
-    mean, std = _moments(tensors.x)
-    content = {"x": tensors.x, "y": tensors.y, "x_test": tensors.x_test, "y_test": tensors.y_test}
+    x, x_test = (input_tensors(each)[0] for each in (tensors.x, tensors.x_test))
+    mean, std = _moments(x)
+    content = {"x": x, "y": tensors.y, "x_test": x_test, "y_test": tensors.y_test}
     fingerprint = f"{checksum(content | ({} if owner is None else {'owner': owner})):08x}"
-    return Dataset(name, *tensors, tensors.classes, mean, std, owner=owner, fingerprint=fingerprint)
+    outputs = count_outputs(path, tensors, classes)
+    return Dataset(name, *tensors, outputs, mean, std, owner=owner, fingerprint=fingerprint)
+
+
+def _one_column(targets: np.ndarray) -> np.ndarray:
+    """Return targets of shape [n, 1] as [n], others as they are."""
+    return targets.reshape(-1) if targets.ndim == 2 and targets.shape[1] == 1 else targets
 
 
 def _channels_first(path: Path, array: np.ndarray) -> np.ndarray:

@@ -321,7 +321,7 @@ class Batched:
         lane_fields: Sequence[str] = (),
     ) -> None:
         self.method, self.source, self.lanes, self.lane_fields = method, source, lanes, lane_fields
-        self.task = Task(use_lane_ops(task.model), task.compute)
+        self.task = task.with_model(use_lane_ops(task.model), task.compute)
         self._built_lanes: Lanes | None = None
 
     def prepare(self, rounds: Sequence[Sequence[int]]) -> None:

@@ -25,7 +25,8 @@ from fedflat.core.local_training import initial_client_state
 from fedflat.core.method import Method
 from fedflat.core.optimiser import Optimiser, initial_moments
 from fedflat.core.state import count_bytes
-from fedflat.core.task import Batch, Task
+from fedflat.core.task import Batch, Task, map_samples
+from fedflat.data.arrays import input_tensors
 from fedflat.data.batches import ClientBatches
 from fedflat.engine.rounds import EVALUATION_BATCH
 from fedflat.errors import UserError, mention
@@ -87,7 +88,8 @@ def estimate_memory(
     batch = client_data.batch_size * per_sample
     per_lane = VECTORS_PER_LANE * model + max(0, moments - model) + batch + state
     per_lane += count_bytes(method.broadcast(server))
-    test = client_data.dataset.x_test.numel() * params.element_size() + EVALUATION_BATCH * per_sample // 2
+    numbers = sum(t.numel() for t in input_tensors(client_data.dataset.x_test))
+    test = numbers * params.element_size() + EVALUATION_BATCH * per_sample // 2
     servers = sum(count_bytes(server) + 2 * cohort * (model + state) for _, cohort in trials)
     return MemoryEstimate(lanes * per_lane, test, servers, 2 * sum(clients for clients, _ in trials) * state // ranks)
 
@@ -104,7 +106,12 @@ def activation_bytes(task: Task, client_data: ClientBatches, params: Tensor) -> 
     Measured with a batch of two samples, whose sum is the factor two; layers that normalise over the batch do not
     accept a single sample.
     """
-    x, saved = torch.zeros(2, *client_data.dataset.x.shape[1:], dtype=client_data.dtype, device=params.device), 0
+
+    def two_zeros(t: Tensor) -> Tensor:
+        dtype = client_data.dtype if t.dtype == torch.uint8 else t.dtype
+        return torch.zeros(2, *t.shape[1:], dtype=dtype, device=params.device)
+
+    x, y, saved = map_samples(two_zeros, client_data.x), two_zeros(client_data.y), 0
 
     def count(tensor: Tensor) -> Tensor:
         nonlocal saved
@@ -112,7 +119,7 @@ def activation_bytes(task: Task, client_data: ClientBatches, params: Tensor) -> 
         return tensor
 
     key = torch.zeros(2, dtype=torch.int64, device=params.device)
-    batch = Batch(x, key, torch.ones_like(key, dtype=torch.bool), key)
+    batch = Batch(x, y, torch.ones_like(key, dtype=torch.bool), key)
     with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
         task.loss(params.detach().requires_grad_(), batch)
     return saved

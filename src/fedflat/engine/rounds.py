@@ -29,7 +29,7 @@ from fedflat.core.local_training import example_messages, initial_client_state
 from fedflat.core.method import Cohort, Method
 from fedflat.core.optimiser import Optimiser
 from fedflat.core.state import ClientStore, pack_state, tree_map, unpack_state
-from fedflat.core.task import Batch, Task
+from fedflat.core.task import Batch, Task, split_batch
 from fedflat.engine.aggregation import PLAIN_MEANS, Aggregation
 from fedflat.engine.attacks import ReplyAttack
 from fedflat.engine.kernels import use_lane_ops
@@ -298,33 +298,55 @@ EVALUATION_BATCH = 2000  # samples evaluated at once
 
 def evaluation_task(task: Task, device: torch.device) -> Task:
     """Return the task with which to evaluate models on `device`: on a GPU it uses the kernels of engine.kernels."""
-    return Task(use_lane_ops(task.model), task.compute) if device.type == "cuda" else task
+    return task.with_model(use_lane_ops(task.model), task.compute) if device.type == "cuda" else task
+
+
+class Evaluation(NamedTuple):
+    """How good a model is on a set of samples.
+
+    Args:
+        loss: the mean loss.
+        metrics: the task's metrics by name.
+    """
+
+    loss: float
+    metrics: dict[str, float]
 
 
 @torch.no_grad()
-def evaluate(task: Task, params: Tensor, data: Batch, batch_size: int = EVALUATION_BATCH) -> tuple[float, float]:
-    """Return mean cross entropy and accuracy of a model.
+def evaluate(
+    task: Task, params: Tensor, data: Batch, batch_size: int = EVALUATION_BATCH, every_metric: bool = False
+) -> Evaluation:
+    """Return the loss and the metrics of a model.
 
     Args:
         task: the task, which contains the architecture.
         params: the model, a vector of P parameters.
         data: the samples, all of them real (no padding).
         batch_size: how many samples to evaluate at once.
+        every_metric: whether to compute also the metrics that take longer, see `Task.all_metrics`.
     """
     wide = torch.float32 if params.device.type == "mps" else torch.float64  # Apple's GPUs have no float64
-    loss = correct = torch.zeros((), dtype=wide, device=params.device)
-    for start in range(0, len(data.y), batch_size):
-        x, y, mask = (t[start : start + batch_size] for t in data[:3])
-        batch = Batch(x, y, mask, None)
-        logits = task.logits(params, batch)
-        loss = loss + task.cross_entropy(logits, batch).to(wide) * len(y)
-        correct = correct + (logits.argmax(-1) == y).sum()
-    loss, correct = torch.stack([loss, correct]).tolist()
-    return loss / len(data.y), correct / len(data.y)
+    loss = weight = torch.zeros((), dtype=wide, device=params.device)
+    predictions = []
+    for batch in split_batch(data, batch_size):
+        outputs = task.outputs(params, batch)
+        loss = loss + task.output_loss(outputs, batch).to(wide) * task.weight(batch)
+        weight = weight + task.weight(batch)
+        predictions.append(task.predictions(outputs, batch))
+    measure = task.all_metrics if every_metric else task.metrics
+    metrics = measure(torch.cat(predictions), data.y)
+    values = [torch.as_tensor(v, dtype=wide, device=params.device) for v in (loss / weight, *metrics.values())]
+    mean_loss, *numbers = torch.stack(values).tolist()
+    return Evaluation(mean_loss, dict(zip(metrics, numbers, strict=True)))
+
+
+def main_metric(task: Task, params: Tensor, data: Batch) -> float:
+    """Return the task's main metric of the model `params` on these samples."""
+    return evaluate(task, params, data).metrics[task.metric]
 
 
 @torch.no_grad()
 def predict_classes(task: Task, params: Tensor, data: Batch) -> Tensor:
     """Return the class that the model `params` predicts for each sample [samples]."""
-    batches = zip(*(t.split(EVALUATION_BATCH) for t in data[:3]), strict=True)
-    return torch.cat([task.logits(params, Batch(x, y, mask, None)).argmax(-1) for x, y, mask in batches])
+    return torch.cat([task.logits(params, batch).argmax(-1) for batch in split_batch(data, EVALUATION_BATCH)])

@@ -10,6 +10,7 @@ from fedflat.core.local_training import local_update
 from fedflat.core.method import Method
 from fedflat.core.state import stack_states, tree_map
 from fedflat.core.task import Batch, Task
+from fedflat.data.arrays import input_tensors
 from fedflat.data.batches import BatchPlan, BatchSource
 from fedflat.engine.rounds import CohortJob, TrainedCohort, average_replies
 
@@ -61,4 +62,5 @@ def client_batches(source: BatchSource, seed: int, round: int, client: int, exch
     for step in range(steps):
         rows, mask, key = (t[0, step] for t in plan)
         batch = source.batch(BatchPlan(rows[mask], mask[mask], key[mask]))
-        yield batch._replace(step=batch.x.new_full((), step), steps=batch.x.new_full((), steps))
+        like = next((t for t in input_tensors(batch.x) if t.is_floating_point()), mask.float())
+        yield batch._replace(step=like.new_full((), step), steps=like.new_full((), steps))

@@ -19,8 +19,7 @@ from torch import Tensor
 
 from fedflat.core.random import hash_words, purpose_key
 from fedflat.core.state import send_to_device
-from fedflat.core.task import Batch, Task
-from fedflat.data.augment import normalise
+from fedflat.core.task import Batch
 from fedflat.engine.participation import choose_cohort
 from fedflat.engine.rounds import Trial, play_round
 from fedflat.engine.sequential import Sequential
@@ -102,7 +101,7 @@ class FinishedRun:
         self.path, self.name, self.settings = path, os.path.basename(os.path.abspath(path)), settings
         self.trained = _read(path, settings, python_objects or {})
         built = self.trained.built
-        self.task = Task(built.task.model)  # computes in the parameters' precision, whatever the run trained in
+        self.task = built.task.with_model(built.task.model)  # computes in the parameters' precision, not the run's
         self.client_rows = built.client_rows
         self.data = self._objective(built.client_data.test(), self.name) if settings.on == "test" else self.train_data
         self.model_metrics = {trial.seed: self._metrics(trial) for trial in self._chosen_trials()}
@@ -138,12 +137,9 @@ class FinishedRun:
 
         The order matters to models with batch statistics: a batch must not hold the samples of one client or class.
         """
-        client_data, dataset = self.trained.built.client_data, self.trained.built.dataset
         rows_in_order = torch.as_tensor(rows, dtype=torch.int64)
         order = hash_words(purpose_key("flatness order"), rows_in_order).argsort(stable=True)
-        picked = send_to_device(rows_in_order[order], client_data.y.device)
-        x = normalise(client_data.x[picked], dataset.mean, dataset.std, client_data.dtype)
-        return Batch(x, client_data.y[picked], torch.ones_like(picked, dtype=torch.bool), None)
+        return self.trained.built.client_data.samples(rows_in_order[order])
 
     def chosen_clients(self, trial: Trial, default: Sequence[int] | None = None) -> list[int]:
         """Return the clients of local measurements.

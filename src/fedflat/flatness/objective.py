@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.func import grad_and_value, vmap
 
 from fedflat.core.random import hash_words, mix_bits, purpose_key, uniform_from
-from fedflat.core.task import Batch, Task
+from fedflat.core.task import Batch, Task, join_batches, select_samples, split_batch
 from fedflat.progress import with_bar
 
 SAMPLES_PER_BATCH = 1000  # second derivatives of the FedAvg CNN then take about 3 GB
@@ -98,8 +98,7 @@ class Objective(NamedTuple):
         for batch, share in zip(self.batches[1:], self.shares[1:], strict=True):
             last, new = len(batches[-1].y), len(batch.y)
             if last + new <= most and math.isclose(share * last, shares[-1] * new):
-                x, y, mask = (torch.cat(pair) for pair in zip(batches[-1][:3], batch[:3], strict=True))
-                batches[-1] = Batch(x, y, mask, None)
+                batches[-1] = join_batches(batches[-1], batch)
                 shares[-1] += share
             else:
                 batches.append(batch)
@@ -124,10 +123,8 @@ def make_objective(samples: Batch, batch_size: int = SAMPLES_PER_BATCH, label: s
             the definition of F.
         label: what the progress bars call it.
     """
-    count = len(samples.y)
-    parts = [slice(start, start + batch_size) for start in range(0, count, batch_size)]
-    batches = [Batch(samples.x[part], samples.y[part], samples.mask[part], None) for part in parts]
-    return Objective(tuple(batches), tuple(len(batch.y) / count for batch in batches), label)
+    batches, count = tuple(split_batch(samples, batch_size)), len(samples.y)
+    return Objective(batches, tuple(len(batch.y) / count for batch in batches), label)
 
 
 def join_objectives(objectives: Sequence[Objective], weights: Sequence[float], label: str = "") -> Objective:
@@ -149,7 +146,7 @@ def pick_samples(samples: Batch, count: int | None, seed: int) -> Batch:
         return samples
     key = int(hash_words(seed, purpose_key("flatness samples")))
     rows = hash_words(key, torch.arange(len(samples.y))).argsort(stable=True)[:count].sort().values.to(samples.y.device)
-    return Batch(samples.x[rows], samples.y[rows], samples.mask[rows], None)
+    return select_samples(samples, rows)
 
 
 @torch.no_grad()
@@ -162,15 +159,13 @@ def mean_loss(task: Task, w: Tensor, data: Objective) -> Tensor:
 @torch.no_grad()
 @full_precision()
 def loss_and_accuracy(task: Task, w: Tensor, data: Objective) -> dict[str, float]:
-    """Return F(w) as `model_loss` and the share of samples that the model classifies correctly as `model_accuracy`."""
-
-    def loss_and_hits(batch: Batch) -> Tensor:
-        logits = task.logits(w, batch)
-        correct = (logits.argmax(-1) == batch.y).double().mean()
-        return torch.stack([task.cross_entropy(logits, batch).double(), correct])
-
-    loss, accuracy = data.mean(loss_and_hits).tolist()
-    return {"model_loss": loss, "model_accuracy": accuracy}
+    """Return F(w) as `model_loss`, and the task's main metric, such as `model_accuracy`, over all samples."""
+    outputs = [task.outputs(w, batch) for batch in data.batches]
+    losses = iter([task.output_loss(out, batch).double() for out, batch in zip(outputs, data.batches, strict=True)])
+    loss = data.mean(lambda batch: next(losses))
+    predictions = torch.cat([task.predictions(out, batch) for out, batch in zip(outputs, data.batches, strict=True)])
+    metric = task.metrics(predictions, torch.cat([batch.y for batch in data.batches]))[task.metric]
+    return {"model_loss": float(loss), f"model_{task.metric}": float(metric)}
 
 
 @torch.no_grad()

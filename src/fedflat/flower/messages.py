@@ -19,6 +19,7 @@ from numpy.lib import format as npy
 from torch import Tensor
 
 from fedflat.core.state import pack_state, unpack_state
+from fedflat.data.arrays import input_tensors
 from fedflat.data.dataset import Dataset
 from fedflat.errors import UserError
 
@@ -106,7 +107,8 @@ def sample_kind(data: Dataset) -> str:
 
     The type matters because pixels from 0 to 255 (uint8) and floats are normalised differently.
     """
-    return f"{str(data.x.dtype).removeprefix('torch.')} {list(data.shape)}"
+    dtypes = [str(t.dtype).removeprefix("torch.") for t in input_tensors(data.x)]
+    return f"{' '.join(dtypes)} {list(data.shape)}"
 
 
 @dataclass(frozen=True, kw_only=True)

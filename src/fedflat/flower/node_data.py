@@ -18,6 +18,8 @@ from typing import Any
 import torch
 
 from fedflat import __version__
+from fedflat.core.task import Samples, map_samples
+from fedflat.data.arrays import name_inputs, unname_inputs
 from fedflat.data.dataset import Augment, Dataset
 from fedflat.data.image_files import find_subfolder
 from fedflat.data.load import is_own_data, load_dataset, own_data_fingerprint
@@ -67,18 +69,18 @@ def client_samples(experiment: Experiment, node_config: NodeConfig, request: Tra
     if path and (stored := load_tensors(path)):
         pairs = zip(Augment(), stored["augment"].tolist(), strict=True)
         values: list[Any] = [type(default)(value) for default, value in pairs]
-        return _dataset(stored["x"], stored["y"], Augment(*values), request)
+        return _dataset(unname_inputs(stored), stored["y"], Augment(*values), request)
     dataset = _own_data(source, request) if own else _part_of_run(experiment, client)
     if path:
         path.parent.mkdir(parents=True, exist_ok=True)
-        save_tensors(
-            path, {"x": dataset.x, "y": dataset.y, "augment": torch.tensor([float(v) for v in dataset.augment])}
-        )
+        augment = torch.tensor([float(v) for v in dataset.augment])
+        save_tensors(path, {**name_inputs(dataset.x), "y": dataset.y, "augment": augment})
     return _dataset(dataset.x, dataset.y, dataset.augment, request)
 
 
-def _dataset(x: torch.Tensor, y: torch.Tensor, augment: Augment, request: TrainRequest) -> Dataset:
-    return Dataset("node", x, y, x[:1], y[:1], request.classes, tuple(request.mean), tuple(request.std), augment)
+def _dataset(x: Samples, y: torch.Tensor, augment: Augment, request: TrainRequest) -> Dataset:
+    first = map_samples(lambda t: t[:1], x)
+    return Dataset("node", x, y, first, y[:1], request.classes, tuple(request.mean), tuple(request.std), augment)
 
 
 def _cache_key(experiment: Experiment, source: str, request: TrainRequest) -> str:
@@ -94,7 +96,7 @@ def _part_of_run(experiment: Experiment, client: int) -> Dataset:
     """Return the client's part of the experiment's data set."""
     dataset = load_run_dataset(experiment)
     rows = torch.from_numpy(partition_clients(experiment, dataset)[client])
-    return dataclasses.replace(dataset, x=dataset.x[rows], y=dataset.y[rows])
+    return dataclasses.replace(dataset, x=map_samples(lambda t: t[rows], dataset.x), y=dataset.y[rows])
 
 
 def _own_data(source: str, request: TrainRequest) -> Dataset:
@@ -103,7 +105,7 @@ def _own_data(source: str, request: TrainRequest) -> Dataset:
     if sample_kind(own) != request.samples:
         problem = f"samples are {sample_kind(own)}, the federation's are {request.samples}"
         raise ReportedError(None, "node-config data", problem)
-    if int(own.y.max()) >= request.classes:
+    if own.task == "classification" and int(own.y.max()) >= request.classes:
         problem = f"label {int(own.y.max())} found, there are {request.classes} classes"
         raise ReportedError(None, "node-config data", problem)
     return own

@@ -49,7 +49,7 @@ class FedDecorr(Method):
 
         def loss(v: Tensor) -> Tensor:
             z = task.features(v, batch)
-            return task.cross_entropy(task.head(v, z), batch) + self.beta * self._correlation(z, batch)
+            return task.output_loss(task.head(v, z), batch) + self.beta * self._correlation(z, batch)
 
         return grad(loss)(w), client
 

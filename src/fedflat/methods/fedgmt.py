@@ -92,7 +92,7 @@ class FedGMT(Method):
         def loss(v: Tensor) -> Tensor:
             logits = task.logits(v, batch)
             kl = (teacher.exp() * (teacher - torch.log_softmax(logits / self.tau, -1))).sum(-1)
-            return task.cross_entropy(logits, batch) + self.gamma * self.tau**2 * task.mean(kl, batch)
+            return task.output_loss(logits, batch) + self.gamma * self.tau**2 * task.mean(kl, batch)
 
         return grad(loss)(w) - client.u, client
 

@@ -42,7 +42,7 @@ class FedNTD(Method):
         def loss(v: Tensor) -> Tensor:
             logits = task.logits(v, batch)
             kl = (teacher.exp() * (teacher - self._log_wrong(logits, batch))).sum(-1)
-            return task.cross_entropy(logits, batch) + self.beta * self.tau**2 * task.mean(kl, batch)
+            return task.output_loss(logits, batch) + self.beta * self.tau**2 * task.mean(kl, batch)
 
         return grad(loss)(w), client
 

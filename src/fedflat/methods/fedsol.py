@@ -69,7 +69,7 @@ class FedSOL(Method):
             fixed = features.detach()
             g = grad(lambda u: kl_loss(task, task.head(u, fixed), teacher, batch, self.temperature))(head)
             climb = task.unflatten(strength * unit(task.flatten(g)), "head.")
-            return task.cross_entropy(task.head({name: named[name] + climb[name] for name in climb}, features), batch)
+            return task.output_loss(task.head({name: named[name] + climb[name] for name in climb}, features), batch)
 
         return grad(loss)(w)
 

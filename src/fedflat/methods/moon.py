@@ -63,7 +63,7 @@ class MOON(Method):
         def loss(v: Tensor) -> Tensor:
             z = task.features(v, batch)
             contrast = self.contrast(task, z, z_global, z_previous, batch)
-            return task.cross_entropy(task.head(v, z), batch) + self.mu * contrast
+            return task.output_loss(task.head(v, z), batch) + self.mu * contrast
 
         return grad(loss)(w), client
 

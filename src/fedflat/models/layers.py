@@ -7,17 +7,19 @@ and its dropout draws from the global random state, so that results would depend
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from fedflat.core.random import hash_words, purpose_key, uniform_from
+from fedflat.core.task import current_batch
 from fedflat.errors import UserError
 
 Shape = tuple[int, int, int]  # channels, height, width
 
 _DROPOUT = purpose_key("dropout")
+_CURRENT: Any = object()  # stands for the keys of the current batch
 
 
 class BatchInfo(Protocol):
@@ -82,25 +84,37 @@ class BatchNorm(nn.Module):
 
     μ = Σ m_n x_np / (N P);  σ² = Σ m_n (x_np − μ)² / (N P) (biased);  y = γ (x − μ) / √(σ² + 1e-5) + β
 
-    Called as norm(x, mask) with x of [B, channels, ...] and the bool mask [B] of the batch.
+    Called as norm(x, mask) with x of [B, channels, ...] and the bool mask [B] of the batch, or as norm(x) inside a
+    model that a Task calls; then the mask is that of the current batch.
 
     Args:
         channels: the number of channels of the input.
+        affine: whether to learn γ and β; else they are 1 and 0.
+        eps: what is added to σ².
     """
 
-    def __init__(self, channels: int) -> None:
+    def __init__(self, channels: int, affine: bool = True, eps: float = 1e-5) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.ones(channels))
-        self.bias = nn.Parameter(torch.zeros(channels))
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(channels)) if affine else None
+        self.bias = nn.Parameter(torch.zeros(channels)) if affine else None
 
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        mask = _mask_of_rows(current_batch().mask, len(x)) if mask is None else mask
         wide, axes, ones = _at_least_float32(x), (0, *range(2, x.dim())), [1] * (x.dim() - 2)
         real = mask.view(-1, 1, *ones).to(wide.dtype)
         share = real / (real.sum().clamp(min=1) * math.prod(x.shape[2:]))  # clamp: finite where all is padding
         centred = wide - (wide * share).sum(axes, keepdim=True)
         variance = (centred.square() * share).sum(axes, keepdim=True)
-        normalised = (centred * torch.rsqrt(variance + 1e-5)).to(x.dtype)
+        normalised = (centred * torch.rsqrt(variance + self.eps)).to(x.dtype)
+        if self.weight is None or self.bias is None:
+            return normalised
         return normalised * self.weight.view(-1, *ones) + self.bias.view(-1, *ones)
+
+
+def _mask_of_rows(mask: Tensor, rows: int) -> Tensor:
+    """Return the mask of `rows` rows of which several in a row may belong to one sample (tokens of one text)."""
+    return mask.repeat_interleave(rows // len(mask), output_size=rows) if rows != len(mask) else mask
 
 
 def _at_least_float32(x: Tensor) -> Tensor:
@@ -138,24 +152,29 @@ class Dropout(nn.Module):
     Unit u of a sample with key k is dropped if the uniform number of hash(k, "dropout", number, u) is less than p. The
     outcome depends on the sample's key alone and not on the rest of the batch.
 
-    Called as dropout(x, batch.key) with x of [B, ...].
+    Called as dropout(x, batch.key) with x of [B, ...], or as dropout(x) inside a model that a Task calls; then the keys
+    are those of the current batch.
 
     Args:
         p: the probability.
         number: a number for this layer, different from those of the model's other dropout layers.
+        whole_channels: drop whole channels of [B, channels, ...], as nn.Dropout2d does.
     """
 
-    def __init__(self, p: float, number: int) -> None:
+    def __init__(self, p: float, number: int, whole_channels: bool = False) -> None:
         super().__init__()
-        self.p = p
-        self.number = number
+        self.p, self.number, self.whole_channels = p, number, whole_channels
 
-    def forward(self, x: Tensor, key: Tensor | None) -> Tensor:
-        if key is None:
+    def forward(self, x: Tensor, key: Tensor | None = _CURRENT) -> Tensor:
+        key = current_batch().key if key is _CURRENT else key
+        if key is None or self.p == 0:
             return x
-        units = torch.arange(x[0].numel(), device=x.device)
+        count = x[0].numel() * (len(x) // len(key))  # several rows may belong to one sample
+        channels = x.shape[1] if self.whole_channels else count
+        units = torch.arange(channels, device=x.device)
         keep = uniform_from(hash_words(key[:, None], _DROPOUT, self.number, units)) >= self.p
-        return x * keep.view(x.shape) / (1 - self.p)
+        keep = keep[..., None].expand(-1, -1, count // channels) if self.whole_channels else keep
+        return x * keep.reshape(x.shape) / (1 - self.p)
 
 
 def check_image_shape(

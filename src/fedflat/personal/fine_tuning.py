@@ -16,12 +16,11 @@ from torch import Tensor
 from fedflat.core.method import Message, Method
 from fedflat.core.random import hash_words, purpose_key
 from fedflat.core.state import ClientStore
-from fedflat.core.task import Batch
-from fedflat.data.augment import normalise
+from fedflat.core.task import Batch, select_samples
 from fedflat.data.batches import ClientBatches, StepCounts
 from fedflat.data.partition import class_counts, matching_test_rows
 from fedflat.engine import ENGINES
-from fedflat.engine.rounds import CohortJob, evaluate
+from fedflat.engine.rounds import CohortJob, main_metric
 from fedflat.errors import NOT_SHOWN, UserError
 from fedflat.options import Epochs, Positive, check, normalised
 from fedflat.personal.knn_per import choose_knn_weight, knn_predictions, label_accuracy, mix_predictions
@@ -129,13 +128,11 @@ class ClientSamples:
     def test(self, client: int) -> Batch:
         """Return the test samples that follow the client's label mix."""
         rows = torch.from_numpy(self._test_rows[client]).to(self.client_data.y.device)
-        return Batch(self._test.x[rows], self._test.y[rows], self._test.mask[rows], None)
+        return select_samples(self._test, rows)
 
     def train(self, rows: np.ndarray) -> Batch:
         """Return these rows of the training samples, normalised and without augmentation."""
-        dataset, picked = self.client_data.dataset, torch.from_numpy(rows).to(self.client_data.y.device)
-        x = normalise(self.client_data.x[picked], dataset.mean, dataset.std, self.client_data.dtype)
-        return Batch(x, self.client_data.y[picked], torch.ones_like(picked, dtype=torch.bool), None)
+        return self.client_data.samples(torch.from_numpy(rows))
 
     def _hold_out(self, client: int) -> tuple[np.ndarray, np.ndarray]:
         """Split a client's rows at random into kept and held-out ones.
@@ -305,7 +302,7 @@ class PersonalAccuracies:
         self, scheme: str, epochs: int, seed: int, clients: list[int], models: list[Tensor]
     ) -> Iterator[ClientAccuracy]:
         for client, w in zip(clients, models, strict=True):
-            accuracy = evaluate(self.task, w, self.samples.test(client))[1]
+            accuracy = main_metric(self.task, w, self.samples.test(client))
             yield ClientAccuracy(scheme, epochs, seed, client, accuracy)
 
     def _knn_accuracy(self, client: int, w: Tensor, partial: Tensor) -> float:

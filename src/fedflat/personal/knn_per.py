@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedflat.core.task import Batch, Task
+from fedflat.core.task import Batch, Task, split_batch
 
 NEIGHBOURS = 5  # k
 KNN_WEIGHTS = tuple(i / 10 for i in range(11))  # the values of λ that are tried
@@ -77,5 +77,4 @@ def label_accuracy(scores: Tensor, y: Tensor) -> float:
 
 def all_features(task: Task, w: Tensor, data: Batch, batch_size: int = 2000) -> Tensor:
     """Return the penultimate features [B, D] of all samples of `data`, computed `batch_size` at a time."""
-    batches = zip(*(t.split(batch_size) for t in data[:3]), strict=True)
-    return torch.cat([task.features(w, Batch(x, y, mask, None)) for x, y, mask in batches])
+    return torch.cat([task.features(w, batch) for batch in split_batch(data, batch_size)])

@@ -13,7 +13,7 @@ from torch.func import grad_and_value
 
 from fedflat.core.task import Batch
 from fedflat.core.vectors import cosine, norm
-from fedflat.engine.rounds import evaluate, predict_classes
+from fedflat.engine.rounds import main_metric, predict_classes
 from fedflat.methods.fedsol import kl_loss
 from fedflat.probes.probe import ProbeValue, RoundView
 
@@ -47,15 +47,15 @@ def probe_drift(view: RoundView) -> dict[str, ProbeValue]:
 
 
 def probe_forgetting(view: RoundView) -> dict[str, ProbeValue]:
-    """Accuracy on the global test data before and after local training (FedSOL, Figure 6a).
+    """Main metric on the global test data before and after local training (FedSOL, Figure 6a: accuracy).
 
-    before = accuracy of w, the model that the clients received
-    after = mean over the cohort of the accuracy of w_k
-    after_std = standard deviation of that accuracy over the clients of the cohort (0 for one client)
+    before = metric of w, the model that the clients received
+    after = mean over the cohort of the metric of w_k
+    after_std = standard deviation of that metric over the clients of the cohort (0 for one client)
 
     Costs |S| + 1 forward passes over the test set.
     """
-    before, *after = (evaluate(view.task, w, view.test)[1] for w in (view.received, *view.local_models))
+    before, *after = (main_metric(view.task, w, view.test) for w in (view.received, *view.local_models))
     spread = statistics.stdev(after) if len(after) > 1 else 0.0
     return {"before": before, "after": statistics.fmean(after), "after_std": spread}
 

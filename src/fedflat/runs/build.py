@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import copy
+import sys
 from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -11,8 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from fedflat.core.local_training import reply_uses_steps
-from fedflat.core.task import Batch, Task, check_model_output
-from fedflat.data.augment import normalise
+from fedflat.core.model_check import check_model, check_model_output
+from fedflat.core.task import Task
+from fedflat.core.tasks import find_task
+from fedflat.data.arrays import input_tensors
 from fedflat.data.batches import ClientBatches
 from fedflat.data.client_files import read_availability, read_client_settings
 from fedflat.data.dataset import Augment, Dataset, default_partition, hold_out
@@ -30,6 +34,7 @@ from fedflat.engine.rounds import Engine, Trial
 from fedflat.errors import NOT_SHOWN, UserError, mention
 from fedflat.methods.differential_privacy import set_noise_key
 from fedflat.models import build_model
+from fedflat.models.adapt import adapt_layers, load_weights
 from fedflat.own_code import is_own_code
 from fedflat.runs.experiment import Experiment
 
@@ -98,13 +103,15 @@ def build_run(
     steps = participation.step_counts
     client_data = ClientBatches(dataset, client_rows, batch_size, experiment.epochs, augment, device, step_counts=steps)
     models = [_initial_model(experiment, dataset, seed) for seed in experiment.seeds]
-    task = Task(models[0], set_precision(experiment.precision, device))
-    _check_buffers(models)
-    task.model.to(device)  # for its buffers
+    _check_same_for_all_seeds(models)
+    task_class = find_task(dataset.task if experiment.task == "auto" else experiment.task)
+    task = task_class(models[0].to(device), set_precision(experiment.precision, device))
     starts = [task.flatten(dict(model.named_parameters())).detach().to(device) for model in models]
     _check_optimiser(experiment, starts[0])
-    if not isinstance(experiment.model, str) or is_own_code(experiment.model):
-        check_model_output(task, starts[0], _two_samples(client_data), dataset.classes)
+    given = not isinstance(experiment.model, str) or is_own_code(experiment.model)
+    if len(client_data.y) and (given or task_class is not Task):
+        two = client_data.samples(torch.tensor([0, len(client_data.y) - 1]))  # of a single sample, twice the same
+        check_model_output(task, starts[0], two, dataset.classes)
     return BuiltRun(dataset, client_rows, client_data, task, starts, participation)
 
 
@@ -161,20 +168,19 @@ def build_attack(experiment: Experiment, clients: int) -> ReplyAttack | None:
     return ReplyAttack(experiment.attack, experiment.attack_strength, attackers, experiment.method.bookkeeping)
 
 
-def _check_buffers(models: Sequence[nn.Module]) -> None:
-    """Raise UserError if the models of two seeds differ in a buffer: all seeds use the buffers of the first."""
-    first, *others = (dict(model.named_buffers()) for model in models)
+def _check_same_for_all_seeds(models: Sequence[nn.Module]) -> None:
+    """Raise UserError if the models of two seeds differ in what all seeds share: buffers and frozen parameters."""
+    first, *others = (_shared_tensors(model) for model in models)
     for name, value in first.items():
         if not all(torch.equal(value, other[name]) for other in others):
-            problem = f"buffer '{name}' is another for every seed; draw only parameters at random"
+            problem = f"'{name}' is not trained, and another for every seed; draw only trained parameters at random"
             raise UserError("model", NOT_SHOWN, problem)
 
 
-def _two_samples(client_data: ClientBatches) -> Batch:
-    """A batch of two samples: layers that normalise over the batch cannot take a single one."""
-    x, y = client_data.x[[0, -1]], client_data.y[[0, -1]]  # of a single sample, twice the same
-    x = normalise(x, client_data.dataset.mean, client_data.dataset.std, client_data.dtype)
-    return Batch(x, y, torch.ones_like(y, dtype=torch.bool), None)
+def _shared_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """The tensors of a model that are not trained, by name."""
+    frozen = {name: p.detach() for name, p in model.named_parameters() if not p.requires_grad}
+    return dict(model.named_buffers()) | frozen
 
 
 def load_run_dataset(experiment: Experiment) -> Dataset:
@@ -234,10 +240,10 @@ def partition_clients(experiment: Experiment, dataset: Dataset) -> list[np.ndarr
 
 def _augment(experiment: Experiment, dataset: Dataset) -> Augment:
     """Return the augmentation that the option `augment` means; raise UserError if the samples are not images."""
-    crop_flip = Augment(crop=4, flip=True)
+    crop_flip, x = Augment(crop=4, flip=True), input_tensors(dataset.x)[0]
     choices = {"crop-flip": crop_flip, "crop-flip-batch": crop_flip._replace(per_batch=True)}
-    if experiment.augment in choices and dataset.x.dim() != 4:
-        shape = "x".join(map(str, dataset.x.shape[1:]))
+    if experiment.augment in choices and x.dim() != 4:
+        shape = "x".join(map(str, x.shape[1:]))
         problem = f"samples of shape {shape} are not images; use {mention('augment', 'none')}"
         raise UserError("augment", experiment.augment, problem)
     return {"dataset": dataset.augment, "none": Augment(), **choices}[experiment.augment]
@@ -245,15 +251,31 @@ def _augment(experiment: Experiment, dataset: Dataset) -> Augment:
 
 def _initial_model(experiment: Experiment, dataset: Dataset, seed: int) -> nn.Module:
     """Return the model with which this seed starts."""
-    shape = dataset.shape
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        if isinstance(experiment.model, str):
-            name = default_model(shape) if experiment.model == "auto" else experiment.model
-            return build_model(name, shape, dataset.classes)
-        if isinstance(experiment.model, nn.Module):
-            return copy.deepcopy(experiment.model)
-        return experiment.model()
+        model = _new_model(experiment, dataset)
+    if experiment.init is not None:
+        load_weights(model, Path(experiment.init))
+    return model
+
+
+def _new_model(experiment: Experiment, dataset: Dataset) -> nn.Module:
+    """Return the model as the option `model` gives it; torch's BatchNorm and dropout in it become ours."""
+    model = experiment.model
+    if isinstance(model, str):
+        name = default_model(dataset.shape) if model == "auto" else model
+        model = build_model(name, dataset.shape, dataset.classes)
+    model, replaced = adapt_layers(model if isinstance(model, nn.Module) else model())
+    check_model(model)
+    if replaced:
+        _say_once(f"model: {replaced} replaced by fedflat's own, which know the padding of a batch (docs/models.md)")
+    return model
+
+
+@cache
+def _say_once(text: str) -> None:
+    """Print a line to stderr, unless it was printed before."""
+    print(text, file=sys.stderr)
 
 
 def default_model(shape: tuple[int, int, int]) -> str:

@@ -14,8 +14,9 @@ from fedflat.runs.experiment import Experiment
 
 
 def code_checksums(experiment: Experiment) -> dict[str, str]:
-    """Return the SHA-256, by path, of the files in which method, data set and model are defined outside the package."""
-    named = [split_own_code(name)[0] for name in (experiment.dataset, experiment.model) if is_own_code(name)]
+    """Return the SHA-256, by path, of the files outside the package that define method, data set, model and task."""
+    given = (experiment.dataset, experiment.model, experiment.task)
+    named = [split_own_code(name)[0] for name in given if is_own_code(name)]
     return {str(path): file_sha256(path) for path in dict.fromkeys([*_method_files(experiment.method), *named])}
 
 

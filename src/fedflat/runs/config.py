@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from fedflat.core.method import Method
 from fedflat.core.state import checksum
+from fedflat.data.arrays import input_tensors
 from fedflat.data.client_files import with_checksum
 from fedflat.data.dataset import Dataset
 from fedflat.errors import UserError, mention, near_miss
@@ -29,6 +30,8 @@ from fedflat.runs.experiment import Experiment, Setting
 
 MAY_CHANGE = ("engine",)  # options that may change when a run is resumed
 WRITTEN_IF_SET = (  # options that are left out where they have their default, as in files of earlier versions
+    "task",
+    "init",
     "lr_schedule",
     "lr_step",
     "lr_warmup",
@@ -247,7 +250,7 @@ def experiment_to_dict(experiment: Experiment) -> dict[str, Any]:
     values |= {"local_epochs": experiment.epochs} if "local_epochs" in values else {}
     values |= {name: with_checksum(values[name]) for name in ("availability", "client_settings") if name in values}
     lists = {name: list(v) for name, v in values.items() if isinstance(v, tuple)}
-    own = {name: _own_name(values[name]) for name in ("dataset", "model")}
+    own: dict[str, Any] = {name: _own_name(values[name]) for name in ("dataset", "model", "task") if name in values}
     code = code_checksums(experiment)
     method = method_to_dict(experiment.method)
     return {"method": method, **values, **lists, **own, **({"code": code} if code else {})}
@@ -260,6 +263,9 @@ def _own_name(value: Any) -> str:
     if isinstance(value, Dataset):
         fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
         tensors = {name: v for name, v in fields.items() if isinstance(v, Tensor)}
+        inputs = {"x": value.x, "x_test": value.x_test}
+        several = {name: x for name, x in inputs.items() if not isinstance(x, Tensor)}
+        tensors |= {f"{name}.{n}": t for name, x in several.items() for n, t in enumerate(input_tensors(x))}
         return f"own:{value.name}-{checksum(tensors):08x}"
     if isinstance(value, nn.Module):
         tensors = {name: t.detach().cpu() for name, t in [*value.named_parameters(), *value.named_buffers()]}

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from fedflat.core.method import Method
 from fedflat.core.optimiser import InRoundSchedule, Optimiser, OptimiserName
 from fedflat.core.state import send_to_device
+from fedflat.core.tasks import find_task
 from fedflat.data.dataset import Dataset
 from fedflat.engine.aggregation import Aggregation, parse_aggregation
 from fedflat.engine.attacks import REPLY_ATTACKS
@@ -35,6 +36,10 @@ class Setting:
     """Data set: digits, a prepared one (fedflat data list), folder:PATH, npz:PATH, parquet:PATH or FILE.py:FUNCTION."""
     model: Any = "auto"
     """Architecture (docs/models.md), auto for the one that suits the data set, or FILE.py:CLASS."""
+    task: Any = "auto"
+    """What is learned: classification, multilabel, regression or next-token; auto goes by the data (docs/tasks.md)."""
+    init: str | None = None
+    """Weights to start from, a .safetensors file with the model's parameters by name; every seed starts there."""
     partition: Literal["auto", "iid", "shards", "lda", "lda-released", "lda-equal", "dirichlet", "natural"] = "auto"
     """How samples are split among clients; auto is natural if the data set names their clients, else dirichlet."""
     clients: Count = 20
@@ -184,8 +189,9 @@ class Experiment(Setting):
     Attributes:
         method: the algorithm with its hyper-parameters, such as `FedSOL(rho=2.0)`; FedAvg unless given.
         dataset: a name, as on the command line, or a `Dataset`.
-        model: a name, as on the command line; an nn.Module without running statistics, whose weights are the start of
-            every seed; or a function without arguments that builds one, called once per seed after seeding torch.
+        model: a name, as on the command line; an nn.Module, whose weights are the start of every seed; or a
+            function without arguments that builds one, called once per seed after seeding torch.
+        task: a name, as on the command line, or a subclass of `Task`.
     """
 
     method: Method = field(default_factory=FedAvg)
@@ -207,6 +213,8 @@ class Experiment(Setting):
     def check(self) -> None:
         """Raise UserError for the first option that cannot be used."""
         check(self)
+        if self.task != "auto":
+            find_task(self.task)
         if not isinstance(self.dataset, str | Dataset):
             raise UserError("dataset", self.dataset, "must be a name or a fedflat.Dataset")
         if not isinstance(self.model, str | nn.Module) and not _builds(self.model):

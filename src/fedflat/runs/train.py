@@ -52,7 +52,7 @@ Watcher = Callable[[int, list[dict[str, Any]]], None]  # called after each round
 
 
 def metrics_row(task: Task, trial: Trial, test: Batch, played: int, seconds: float) -> dict[str, Any]:
-    """Evaluate a trial's model and return a row of metrics.jsonl; a loss that is not finite is None.
+    """Evaluate a trial's model and return a row of metrics.jsonl; a number that is not finite is None.
 
     Args:
         task: the model.
@@ -61,10 +61,9 @@ def metrics_row(task: Task, trial: Trial, test: Batch, played: int, seconds: flo
         played: rounds that were trained.
         seconds: time that was spent.
     """
-    loss, accuracy = evaluate(task, trial.server.params, test)
-    finite_loss = loss if math.isfinite(loss) else None
-    values = {"round": played, "seed": trial.seed, "accuracy": accuracy, "loss": finite_loss}
-    return values | {"seconds": round(seconds, 3)}
+    loss, metrics = evaluate(task, trial.server.params, test)
+    finite = {name: value if math.isfinite(value) else None for name, value in (metrics | {"loss": loss}).items()}
+    return {"round": played, "seed": trial.seed} | finite | {"seconds": round(seconds, 3)}
 
 
 def expected_steps(experiment: Experiment, built: BuiltRun) -> list[list[int]]:

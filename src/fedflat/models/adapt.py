@@ -1,0 +1,87 @@
+"""Models as users have them: torch's BatchNorm and dropout replaced by ours, which know the padding and the samples.
+
+torch's BatchNorm would count padding as samples and keeps running averages, which are no parameters; its dropout draws
+from the global random state, so that results would depend on the engine.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from fedflat.errors import UserError
+from fedflat.models.layers import BatchNorm, Dropout
+
+_WHOLE_CHANNELS = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
+
+
+def adapt_layers(model: nn.Module) -> tuple[nn.Module, str]:
+    """Return a copy of a model with our layers, and in words which were replaced, "" if none was.
+
+    Parameters keep their names and values. nn.BatchNorm* normalises by the statistics of the batch, in training and at
+    evaluation; nn.Dropout* is drawn from the keys of the samples. Subclasses of these layers stay as they are.
+
+    Args:
+        model: any model; it is not changed. Anything else is returned as it is.
+    """
+    if not isinstance(model, nn.Module):
+        return model, ""
+    found = [module for _, _, module in _replaceable(model)]
+    model = copy.deepcopy(model)
+    for number, (parent, name, module) in enumerate(list(_replaceable(model)), 1):
+        setattr(parent, name, _our_layer(module, number))
+    counts = Counter(type(module).__name__ for module in found)
+    return model, ", ".join(f"{count} nn.{name}" for name, count in counts.items())
+
+
+def _replaceable(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Module]]:
+    """Yield (parent, name, layer) for each layer that we have one of our own for."""
+    for parent in model.modules():
+        for name, child in parent.named_children():
+            if type(child) in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.Dropout, *_WHOLE_CHANNELS):
+                yield parent, name, child
+
+
+def _our_layer(module: nn.Module, number: int) -> nn.Module:
+    """Return our layer for one of torch's, with the same parameters."""
+    if isinstance(module, nn.modules.batchnorm._BatchNorm):
+        norm = BatchNorm(module.num_features, module.affine, module.eps)
+        norm.weight, norm.bias = module.weight, module.bias
+        return norm
+    assert isinstance(module, nn.modules.dropout._DropoutNd)
+    return Dropout(module.p, number, isinstance(module, _WHOLE_CHANNELS))
+
+
+def load_weights(model: nn.Module, path: Path) -> None:
+    """Copy weights into a model; raise UserError if they are not those of this model.
+
+    Args:
+        model: the model, whose parameters and buffers are overwritten.
+        path: a .safetensors file with tensors by name. No other format is read, because others can run code.
+    """
+    if not path.is_file():
+        raise UserError("init", path, "there is no such file")
+    try:
+        tensors = load_file(path)
+    except Exception as error:
+        raise UserError("init", path, f"cannot be read as a safetensors file ({error})") from None
+    known = dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers())
+    if missing := [name for name, _ in model.named_parameters() if name not in tensors]:
+        raise UserError("init", path, f"has no '{missing[0]}', which the model has ({len(missing)} missing)")
+    if unknown := [
+        name for name in tensors if name not in known and "running_" not in name and "num_batches" not in name
+    ]:
+        raise UserError("init", path, f"has '{unknown[0]}', which the model does not have ({len(unknown)} in all)")
+    with torch.no_grad():
+        for name, value in tensors.items():
+            if name in known:
+                if known[name].shape != value.shape:
+                    shapes = f"{list(value.shape)}, the model's is {list(known[name].shape)}"
+                    raise UserError("init", path, f"'{name}' has shape {shapes}")
+                known[name].copy_(value)
