@@ -185,7 +185,8 @@ def value_problem(hint: Any, value: Any) -> str:
         broken = next((limit for limit in limits if _is_a(args[0], value) and value not in limit), None)
         return str(broken) if broken else value_problem(args[0], value)
     if origin is Literal:
-        return "" if value in args else f"must be one of {', '.join(map(str, args))}{near_miss(str(value), args)}"
+        words = [str(arg) for arg in args]
+        return "" if value in args else f"must be one of {', '.join(words)}{near_miss(str(value), words)}"
     if origin in (tuple, list):
         items = value if isinstance(value, tuple | list) else None
         return "must be a list" if items is None else _first_problem(args[0], items)

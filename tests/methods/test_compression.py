@@ -154,7 +154,9 @@ def test_the_example_of_the_docs(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_refusals() -> None:
     with pytest.raises(ff.UserError, match="method compress: the errors of two exchanges"):
-        ff.Compressed(inner=ff.NaiveFedGloSS()).init_client(tiny.params())
-    ff.Compressed(inner=ff.NaiveFedGloSS(), error_feedback=False).init_client(tiny.params())
+        ff.Experiment(method=ff.Compressed(inner=ff.NaiveFedGloSS())).check()
+    ff.Experiment(method=ff.Compressed(inner=ff.NaiveFedGloSS(), error_feedback=False)).check()
+    with pytest.raises(ff.UserError, match="bits=3: must be one of 1, 4, 8"):
+        ff.Experiment(method=ff.Compressed(bits=3)).check()  # type: ignore[arg-type]
     with pytest.raises(ff.UserError, match="method compress: changes replies after dpfedavg"):
         ff.Experiment(method=ff.Compressed(inner=ff.Private())).check()

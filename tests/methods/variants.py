@@ -20,7 +20,6 @@ VARIANTS: dict[str, Method] = {
     "fedlesam:scaffold": ff.FedLESAM(base="scaffold"),
     "fedlesam:feddyn": ff.FedLESAM(base="feddyn", reference="round"),
     "fedgmt:cohort": ff.FedGMT(dual="cohort", beta=5.0),
-    "feddecorr:paper": ff.FedDecorr(scale="paper"),
     "fedavgm+fedgf": ff.ServerMomentum(inner=ff.FedGF(threshold=0.0)),
     "fedadam+naivefedgloss": ff.ServerAdam(inner=ff.NaiveFedGloSS()),
     "fedexp+naivefedgloss": ff.FedExP(inner=ff.NaiveFedGloSS(), epsilon=1e-6),

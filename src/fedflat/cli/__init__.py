@@ -78,9 +78,11 @@ def flag(field: str) -> str:
 
 
 def flag_spelling(option: str, value: Any) -> str:
-    """Return an option and its value as typed on the command line: --perturb all."""
-    if value is NOT_SHOWN:
+    """Return an option and its value as typed on the command line: --perturb all, or --no-regularise for False."""
+    if value is NOT_SHOWN or value is True:
         return flag(option)
+    if value is False:
+        return flag(f"no_{option}")
     from fedflat.options import value_words
 
     try:

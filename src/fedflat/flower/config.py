@@ -13,7 +13,7 @@ from typing import Any
 
 from fedflat.engine.participation import cohort_size
 from fedflat.errors import NOT_SHOWN, Spelling, UserError, mention, near_miss, shorten
-from fedflat.methods.compression import uses_compression
+from fedflat.methods.compression import find_compressed
 from fedflat.options import Count, Positive, check, value_words
 from fedflat.probes import refuse_probes
 from fedflat.runs.config import experiment_from_dict, experiment_to_dict
@@ -163,7 +163,7 @@ def check_reachable(federation: FederationOptions, cohort: int, clients: int) ->
 
 def _check_secure(experiment: Experiment, federation: FederationOptions) -> None:
     """Raise UserError if the server could see single replies, or needs more than the plain mean."""
-    if uses_compression(experiment.method):
+    if find_compressed(experiment.method):
         problem = f"saves nothing with {mention('secure')}, which masks every number of a reply; leave one of them out"
         raise UserError(None, "method compress", problem)
     unseen = f"{mention('secure')}, where the server does not see single replies"

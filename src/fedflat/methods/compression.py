@@ -84,17 +84,10 @@ class Compressed(Wrapper):
         return self.inner.init_server(params)
 
     def init_client(self, params: Tensor) -> Client:
-        """Return the inner method's state of a client, and an error of zeros.
-
-        Raises:
-            UserError: the inner method has two exchanges in a round, whose errors would get mixed.
-        """
+        """Return the inner method's state of a client, and an error of zeros."""
         inner = self.inner.init_client(params)
         if not self.error_feedback:
             return Client(inner, ())
-        if self.exchanges > 1:
-            problem = "the errors of two exchanges in a round would be mixed; use " + mention("error_feedback", False)
-            raise UserError(None, "method compress", problem)
         _, reply, _ = example_messages(self.inner, params)
         return Client(inner, tree_map(torch.zeros_like, reply))
 
@@ -183,10 +176,25 @@ class Compressed(Wrapper):
         return min(entries * width, encoded[self.compressor])
 
 
-def uses_compression(method: Method) -> bool:
-    """Return whether a method compresses replies, at any depth.
+def find_compressed(method: Method) -> Compressed | None:
+    """Return the `Compressed` wrapper of a method, at any depth, or None if the method compresses nothing.
 
     Args:
         method: any method.
     """
-    return isinstance(method, Compressed) or (hasattr(method, "inner") and uses_compression(method.inner))
+    if isinstance(method, Compressed):
+        return method
+    inner = getattr(method, "inner", None)
+    return find_compressed(inner) if inner is not None else None
+
+
+def check_errors_apart(method: Method) -> None:
+    """Raise UserError if error feedback would add the error of one exchange of a round to the reply of another.
+
+    Args:
+        method: any method.
+    """
+    compressed = find_compressed(method)
+    if compressed and compressed.error_feedback and compressed.exchanges > 1:
+        problem = "the errors of two exchanges in a round would be mixed; use " + mention("error_feedback", False)
+        raise UserError(None, "method compress", problem)

@@ -19,6 +19,7 @@ from fedflat.engine.aggregation import Aggregation, parse_aggregation
 from fedflat.engine.attacks import REPLY_ATTACKS
 from fedflat.errors import NOT_SHOWN, UserError, mention, near_miss
 from fedflat.methods import METHODS
+from fedflat.methods.compression import check_errors_apart
 from fedflat.methods.differential_privacy import check_clipped_last, find_private
 from fedflat.methods.fedavg import FedAvg
 from fedflat.options import Count, DeviceName, Fraction, Index, NonNegative, Positive, Range, check, normalised_fields
@@ -225,6 +226,7 @@ class Experiment(Setting):
         if len(set(self.seeds)) < len(self.seeds):
             raise UserError("seeds", self.seeds, "every seed may appear once")
         check_clipped_last(self.method)
+        check_errors_apart(self.method)
         self._check_optimiser()
         self._check_participation()
         self._check_robustness()
