@@ -137,9 +137,9 @@ def _read_npz(name: str, path: Path) -> Dataset:
     if owner is not None and len(owner) != len(tensors.y):
         problem = f"client has {len(owner)} entries for {len(tensors.y)} training samples; give one each"
         raise UserError(None, path, problem)
-    x, x_test = (input_tensors(each)[0] for each in (tensors.x, tensors.x_test))
-    mean, std = _moments(x)
-    content = {"x": x, "y": tensors.y, "x_test": x_test, "y_test": tensors.y_test}
+    samples, test_samples = (input_tensors(each)[0] for each in (tensors.x, tensors.x_test))
+    mean, std = _moments(samples)
+    content = {"x": samples, "y": tensors.y, "x_test": test_samples, "y_test": tensors.y_test}
     fingerprint = f"{checksum(content | ({} if owner is None else {'owner': owner})):08x}"
     outputs = count_outputs(path, tensors, classes)
     return Dataset(name, *tensors, outputs, mean, std, owner=owner, fingerprint=fingerprint)
