@@ -76,6 +76,11 @@ REFUSED = {
     "two seeds": ("seeds: [0, 1]", "--seeds 0 1: a federation trains one seed"),
     "method": ("method: {name: fedsoll}", "unknown (did you mean fedsol?)"),
     "option": ("rounds: -1", "--rounds -1"),
+    "method of a module": (
+        "method: {name: fedflat.core.method:Method}",
+        "run config fedflat.core.method:Method: files and modules are not sent to nodes",
+    ),
+    "model of a file": ("model: my.py:Net", "my.py:Net: files and modules are not sent to nodes"),
 }
 
 
@@ -111,6 +116,7 @@ CHANGES = {
     "experiment": ({"lr": 0}, "lr 0: must be more than 0"),
     "hyper-parameter": ({"method.name": "fedsam", "method.rho": -1}, "method.rho -1: must be"),
     "seed": ({"seed": -1}, "seed -1: must be"),
+    "code on a node": ({"method.name": "fedavgm", "method.inner.name": "/tmp/a.py:A"}, "are not sent to nodes"),
     "secure": ({"federation.secure": True}, "weights examples: must be uniform with federation.secure"),
 }
 

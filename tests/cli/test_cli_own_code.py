@@ -139,6 +139,14 @@ def test_mistakes_in_a_method_are_one_line(body: str, problem: str, files: Path,
     assert not (files / "run").exists()
 
 
+def test_comparisons_and_sweeps_try_a_method_first(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (files / "bad.py").write_text(f"{HEAD} rate: ff.Positive = 1.0\n {IF_TENSOR}\n")
+    for command in ("compare fedavg bad.py:Bad", "sweep bad.py:Bad rate=1,2 --validation 0.1"):
+        assert main([*words(command), *OWN, "--out", "two"]) == 2
+        assert "line 14 of bad.py (if w.norm() > 1:)" in capsys.readouterr().err
+    assert not list(files.glob("two/*/metrics.jsonl"))
+
+
 def test_debug_shows_everything_and_sequential_takes_if(files: Path) -> None:
     (files / "bad.py").write_text(f"{HEAD} {IF_TENSOR}\n")
     with pytest.raises(ff.UserError) as error:

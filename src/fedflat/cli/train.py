@@ -23,7 +23,6 @@ from fedflat.cli.catalogue import summary_line
 from fedflat.cli.outputs import output_folder, slug
 from fedflat.core.local_training import example_messages
 from fedflat.core.method import Method
-from fedflat.core.method_check import explain_method_errors
 from fedflat.engine.processes import find_rank
 from fedflat.engine.sequential import client_batches
 from fedflat.errors import UserError, mention
@@ -45,7 +44,7 @@ from fedflat.runs.folder import OtherRunError
 from fedflat.runs.result import Result
 from fedflat.runs.stopping import StopAtAccuracy
 from fedflat.runs.trackers import MLflowLogger, TensorBoardLogger, WandbLogger
-from fedflat.runs.train import run
+from fedflat.runs.train import check_method, run
 
 F = TypeVar("F", bound=OutputFiles)
 
@@ -94,9 +93,9 @@ def dry_run(experiments: Mapping[str, Experiment]) -> None:
     w, batch = built.initial_params[0], next(client_batches(built.client_data, 0, 0, 0, 0))
     for name, experiment in experiments.items():
         method = experiment.method
+        check_method(experiment, built)
         try:
-            with explain_method_errors(method):
-                method.step(built.task, w, batch, example_messages(method, w)[0], method.init_client(w))
+            method.step(built.task, w, batch, example_messages(method, w)[0], method.init_client(w))
         except UserError as error:
             subject = f"method {name}"
             raise error if error.value == subject else UserError(None, subject, error) from None

@@ -15,6 +15,7 @@ from fedflat.engine.participation import cohort_size
 from fedflat.errors import NOT_SHOWN, Spelling, UserError, mention, near_miss, shorten
 from fedflat.methods.compression import find_compressed
 from fedflat.options import Count, Positive, check, value_words
+from fedflat.own_code import is_own_code
 from fedflat.probes import refuse_probes
 from fedflat.runs.config import experiment_from_dict, experiment_to_dict
 from fedflat.runs.experiment import Experiment
@@ -89,7 +90,7 @@ def to_run_config(experiment: Experiment, federation: FederationOptions) -> dict
         federation: the federation's own options.
     """
     values = experiment_to_dict(experiment)
-    values.pop("code", None)  # every node has its own copy of such files
+    _refuse_own_code(values)
     if experiment.probes:
         refuse_probes(experiment.probes)
     if len(experiment.seeds) != 1:
@@ -125,6 +126,7 @@ def from_run_config(run_config: Mapping[str, ConfigValue]) -> tuple[Experiment, 
         refuse_probes(str(values["probes"]).split())
     federation = _federation_options(values.pop("federation", {}))
     seed = values.pop("seed", 0)
+    _refuse_own_code(values)
     experiment = experiment_from_dict(values | {"seeds": [seed]})
     experiment.check()
     if experiment.sampling == "weighted":
@@ -133,6 +135,21 @@ def from_run_config(run_config: Mapping[str, ConfigValue]) -> tuple[Experiment, 
     if federation.secure:
         _check_secure(experiment, federation)
     return experiment, federation
+
+
+def _refuse_own_code(values: Mapping[str, Any]) -> None:
+    """Raise UserError for code that is named by its file or module: no configuration may run what is on a node."""
+    named = [name for name in (values.get("dataset"), values.get("model")) if is_own_code(name)]
+    for name in [*named, *(name for name in _method_names(values.get("method")) if ":" in name)]:
+        problem = "files and modules are not sent to nodes; use what the package has, or fedflat.register in the app"
+        raise UserError(None, f"run config {name}", problem)
+
+
+def _method_names(method: Any) -> list[str]:
+    """The names of a method and of those inside it."""
+    if not isinstance(method, Mapping):
+        return [str(method)] if method else []
+    return [str(method.get("name", "")), *_method_names(method.get("inner"))]
 
 
 def _nest(flat: Mapping[str, ConfigValue]) -> dict[str, Any]:

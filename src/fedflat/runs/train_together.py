@@ -36,7 +36,7 @@ from fedflat.runs.config import dump_experiment, experiment_to_dict, method_to_d
 from fedflat.runs.experiment import Experiment
 from fedflat.runs.folder import RunFolder
 from fedflat.runs.result import Result
-from fedflat.runs.train import Training, Watcher, expected_steps, occupied_rounds
+from fedflat.runs.train import Training, Watcher, check_method, expected_steps, occupied_rounds
 
 MAY_DIFFER = (  # in experiments trained together, beside real-valued hyper-parameters of the method
     "partition",
@@ -110,6 +110,7 @@ def _open_trainings(
     fields = differing_fields([experiment.method for experiment in experiments])
     check_same_settings(experiments, fields)
     built_runs = _build_all(experiments)
+    check_method(experiments[0], built_runs[0])
     runs = list(zip(experiments, built_runs, strict=True))
     with explain_out_of_memory(), ExitStack() as stack:
         opened = [
