@@ -27,6 +27,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [  # option, with
     ("shards", {"shards": 3}, {"shards": 3, "partition": "shards"}, "shards=3: has no effect with the iid partition"),
     ("partition_seed", IN_NATURAL | {"partition_seed": 1}, {"partition_seed": 1}, "partition_seed=1: has no effect"),
     ("lr_step", {"lr_step": 3}, {"lr_step": 3, "lr_schedule": "step"}, 'needs lr_schedule="step"'),
+    ("sampling", {"sampling": "weighted"}, {"sampling": "weighted", "weights": "uniform"}, "large clients count twice"),
     ("straggler_work", {"straggler_work": 0.1}, {"straggler_work": 0.1, "stragglers": 0.5}, "without stragglers"),
     ("probe_every", {"probe_every": 2}, {"probe_every": 2, "probes": ("norm",)}, "no effect without probes"),
     ("probes", {"probes": ("fedgf", "norm")}, {"probes": ("fedgf",), "method": ff.FedGF()}, "fedgf measures nothing"),

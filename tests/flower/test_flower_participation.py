@@ -36,3 +36,11 @@ def test_weighted_sampling_is_refused(tmp_path: Path) -> None:
     experiment = dataclasses.replace(EXPERIMENT, sampling="weighted")
     with pytest.raises(RunConfigError, match="sampling weighted: a federation learns the sizes"):
         run_server_app(Loopback(experiment), experiment, tmp_path / "run")
+
+
+@pytest.mark.parametrize(("option", "value"), [("sampling", "poisson"), ("dropout_rate", 0.1)])
+def test_secure_aggregation_needs_cohorts_of_a_fixed_size(option: str, value: object, tmp_path: Path) -> None:
+    experiment = dataclasses.replace(EXPERIMENT, weights="uniform", **{option: value})  # type: ignore[arg-type]
+    secure = {"federation.secure": True, "federation.min_nodes": 2}
+    with pytest.raises(RunConfigError, match=f"{option} {value}: cannot be used with federation.secure"):
+        run_server_app(Loopback(experiment), experiment, tmp_path / "run", **secure)

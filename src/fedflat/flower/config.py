@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from fedflat.engine.participation import cohort_size
+from fedflat.engine.participation import FIXED_SIZE, cohort_size
 from fedflat.errors import NOT_SHOWN, Spelling, UserError, mention, near_miss, shorten
 from fedflat.methods.compression import find_compressed
 from fedflat.options import Count, Positive, check, value_words
@@ -191,7 +191,12 @@ def _check_secure(experiment: Experiment, federation: FederationOptions) -> None
     if experiment.weights != "uniform":
         problem = f"must be uniform with {mention('secure')}, which computes only the plain mean"
         raise UserError("weights", experiment.weights, problem)
-    size = cohort_size(experiment.cohort, experiment.clients)
+    sampling, size = experiment.sampling, cohort_size(experiment.cohort, experiment.clients)
+    losing = [name for name in ("availability", "dropout_rate", "stragglers") if getattr(experiment, name)]
+    if losing or sampling not in FIXED_SIZE:
+        name, value = (losing[0], getattr(experiment, losing[0])) if losing else ("sampling", sampling)
+        problem = f"cannot be used with {mention('secure')}: a round could have one reply, and its mean is that reply"
+        raise UserError(name, value, problem)
     for name, value in (("cohort", size), ("min_nodes", federation.min_nodes or size)):
         if value < 2:
             raise UserError(

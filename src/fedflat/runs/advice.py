@@ -19,11 +19,11 @@ PROBED_STATES = {"fedgf": ("c", "distance"), "fedgloss": ("pseudo_grad",), "fedg
 
 
 class Rule(NamedTuple):
-    """An option that has no effect.
+    """An option that has no effect, or hardly the one that is wanted.
 
     Args:
         option: the option; the rule applies only if it is not at its default.
-        reason: returns why it has no effect in a run, '' if it has one.
+        reason: returns what is wrong with it in a run, '' if nothing is.
     """
 
     option: str
@@ -50,6 +50,15 @@ def _natural_clients(experiment: Experiment, built: BuiltRun) -> str:
     return f"ignored, the data name {len(built.client_rows)} clients" if natural else ""
 
 
+def _large_clients_count_twice(experiment: Experiment, built: BuiltRun) -> str:
+    twice = experiment.sampling == "weighted" and experiment.weights == "examples"
+    return (
+        f"large clients count twice, when drawn and in the average; use {mention('weights', 'uniform')}"
+        if twice
+        else ""
+    )
+
+
 def _empty_probes(experiment: Experiment, built: BuiltRun) -> str:
     """Name the probes that measure what the method's server does not have."""
     server = experiment.method.init_server(built.initial_params[0])
@@ -64,6 +73,7 @@ RULES = (
     Rule("shards", _unless_partition(lambda name: name == "shards")),
     Rule("partition_seed", _unless_partition(lambda name: name != "natural")),
     Rule("lr_step", lambda e, b: "" if e.lr_schedule == "step" else f"needs {mention('lr_schedule', 'step')}"),
+    Rule("sampling", _large_clients_count_twice),
     Rule("straggler_work", lambda e, b: "" if e.stragglers else f"has no effect without {mention('stragglers')}"),
     Rule("probe_every", lambda e, b: "" if e.probes else f"has no effect without {mention('probes')}"),
     Rule("probes", _empty_probes),
