@@ -24,6 +24,7 @@ _MODULES = {
     "fedflat.runs.stopping": ("EarlyStopping", "StopAtAccuracy"),
     "fedflat.runs.trackers": ("CSVLogger", "MLflowLogger", "TensorBoardLogger", "WandbLogger"),
     "fedflat.runs.sweep": ("SweepPoint", "sweep"),
+    "fedflat.runs.tune": ("SearchOptions", "SearchRange", "TuneResult", "tune"),
     "fedflat.runs.result": ("Result",),
     "fedflat.runs.read": ("load_model",),
     "fedflat.flatness.analyse": ("analyse",),
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
     from fedflat.runs.sweep import SweepPoint, sweep
     from fedflat.runs.trackers import CSVLogger, MLflowLogger, TensorBoardLogger, WandbLogger
     from fedflat.runs.train import run
+    from fedflat.runs.tune import SearchOptions, SearchRange, TuneResult, tune
 
 
 def __getattr__(name: str) -> Any:
@@ -106,6 +108,8 @@ __all__ = [
     "Regression",
     "Reply",
     "Result",
+    "SearchOptions",
+    "SearchRange",
     "Server",
     "Setting",
     "StopAtAccuracy",
@@ -113,6 +117,7 @@ __all__ = [
     "Task",
     "TensorBoardLogger",
     "TrainingView",
+    "TuneResult",
     "UserError",
     "WandbLogger",
     "analyse",
@@ -125,6 +130,7 @@ __all__ = [
     "register",
     "run",
     "sweep",
+    "tune",
     "unit",
     "write_report",
 ]

@@ -29,20 +29,30 @@ def in_new_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
+def test_american_spelling() -> None:
+    words = "run fedavg --optimizer adamw --optimizer-state keep --rounds 1 --local-epochs 1 --model mlp --out run"
+    assert main(words.split()) == 0
+    assert "optimiser: adamw" in (Path("run") / "config.yaml").read_text()
+
+
 def test_optimisers(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_page("optimisers.md") == 3
     assert float(capsys.readouterr().out.splitlines()[-1].rstrip("%")) > 50
 
 
 def test_sweeps(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_page("sweeps.md") == 1
-    *_, best, command, folder, example = capsys.readouterr().out.splitlines()
+    assert run_page("sweeps.md") == 2
+    out = capsys.readouterr().out.splitlines()
+    end = out.index("results in run0")
+    best, command, example = out[end - 2], out[end - 1], out[-2]
     assert re.fullmatch(r"best: --rho [\d.]+ --lr [\d.]+", best)
     again = command.removeprefix("train it on all samples: fedflat ")
     assert "--validation" not in again
-    assert folder == "results in run0"
     assert len(list(Path("run0").glob("*/result.json"))) == 4
     assert re.fullmatch(r"\{'rho': [\d.]+, 'lr': [\d.]+\} [\d.]+%", example)
+    assert re.fullmatch(r"\{'rho': [\d.]+\} [\d.]+%", out[-1])
+    searched = [line.partition(": ")[0] for line in out[out.index("results in run1") - 3 :][:3]]
+    assert searched == ["best", "test accuracy of the best", "train it on all samples"]
     assert main([*shlex.split(again), "--rounds", "1", "--out", "best"]) == 0
 
 
@@ -55,11 +65,20 @@ def test_sweeps(capsys: pytest.CaptureFixture[str]) -> None:
         ("fedsol rho=1 rho=2 --validation 0.1", "rho may be given once"),
         ("fedsol rh=1 --validation 0.1", "did you mean rho?"),
         ("fedsol rho=1,x --validation 0.1", "--rho x"),
+        ("fedsol --space", "--space: give the options to search"),
+        ("fedsol --space rho", "--space rho: must look like"),
+        ("fedsol --space rho=5..1", "must go from a smaller"),
+        ("fedsol --space rho=0..1:log", "must go from a smaller"),
+        ("fedsol --space rho=a..1", "two numbers around .."),
+        ("fedsol --space perturb=1..2", "is not a number"),
+        ("fedsol --space rho=1..2", "--validation: points are compared"),
+        ("fedsol --space rho=1..2 lr=0.1..1 --sampler grid --trials 3 --validation 0.1", "too few for a grid"),
         ("fedsol rho=1,2", "--validation: points are compared on held-out training samples"),
     ],
 )
 def test_mistakes_are_one_line(words: str, problem: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["sweep", *words.split()]) == 2
+    command = "tune" if "--space" in words else "sweep"
+    assert main([command, *words.split()]) == 2
     err = capsys.readouterr().err
     assert problem in err
     assert err.count("\n") == 1

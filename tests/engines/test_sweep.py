@@ -161,7 +161,7 @@ def test_no_more_points_at_once_than_wanted() -> None:
     experiments = [
         each for _, each in sweeps.grid_points(BASE, {"lr": [0.1, 0.2, 0.3, 0.4, 0.5], "batch_size": [8, 16]})
     ]
-    groups = list(sweeps._groups(experiments, range(10), at_once=3))
+    groups = sweeps.group_experiments(experiments, at_once=3)
     assert sorted(map(len, groups)) == [2, 2, 3, 3]
     assert all(len({experiments[n].batch_size for n in group}) == 1 for group in groups)
 

@@ -22,6 +22,7 @@ COMMANDS = {
         "fedflat.cli.sweep:sweep_command",
         "train a grid of options: fedflat sweep fedsol rho=0.5,1,2",
     ),
+    "tune": ("fedflat.cli.tune:tune_command", "search for good options: fedflat tune fedsol --space rho=0.1..5:log"),
     "report": ("fedflat.cli.report:report_command", "write one HTML page about runs: fedflat report runs/*"),
     "analyse": ("fedflat.cli.analyse:analyse_command", "measure how flat minima are: fedflat analyse runs/*"),
     "personalise": ("fedflat.cli.personalise:personalise_command", "fine-tune a run's model for each client"),

@@ -7,6 +7,7 @@ same message on the command line, in a YAML file and in Python.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -39,6 +40,7 @@ def parse_options(
     """
     import tyro
 
+    words = [re.sub("^--optimizer", "--optimiser", word) for word in words]
     if "--" in words:
         raise UserError(None, "--", f"is not needed, options follow without it; see {prog} --help")
     registry = tyro.constructors.ConstructorRegistry()

@@ -47,7 +47,7 @@ def sweep_command(words: list[str]) -> None:
         with tell_how_to_continue(["sweep", *names], folders, out):
             points = _sweep_with_bar(experiment, grid, out, files)
     print_sweep(points)
-    print(f"best: {' '.join(_flags(points[0].values))}")
+    print(f"best: {' '.join(option_words(points[0].values))}")
     print(f"train it on all samples: {command_of(points[0].experiment)}")
     print(f"results in {out}")
 
@@ -81,8 +81,11 @@ def _sweep_with_bar(experiment: Experiment, grid: Grid, out: Path, files: SweepF
 
 def print_sweep(points: Sequence[SweepPoint]) -> None:
     """Print the points, the best first, with their accuracy on the held-out samples."""
-    names = [flag(name).removeprefix("--") for name in points[0].values]
-    rows = [[*names, "validation accuracy"], *(_row(point) for point in points)]
+    print_columns([[*points[0].values, "validation accuracy"], *(_row(point) for point in points)])
+
+
+def print_columns(rows: Sequence[Sequence[str]]) -> None:
+    """Print rows of words with their columns aligned."""
     widths = [max(len(row[n]) for row in rows) for n in range(len(rows[0]))]
     for row in rows:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
@@ -100,7 +103,7 @@ def command_of(experiment: Experiment) -> str:
     spec = "+".join([METHODS.name_of(type(outer)), *map(_spec, inner)])
     changed = _changed(outer, type(outer)())
     setting = _changed(dataclasses.replace(experiment, validation=0.0), Experiment())
-    return shlex.join(["fedflat", "run", spec, *_flags(changed), *_flags(setting)])
+    return shlex.join(["fedflat", "run", spec, *option_words(changed), *option_words(setting)])
 
 
 def _changed(options: Any, defaults: Any) -> dict[str, Any]:
@@ -115,6 +118,6 @@ def _spec(method: Method) -> str:
     return METHODS.name_of(type(method)) + (":" + ",".join(pairs) if pairs else "")
 
 
-def _flags(values: Mapping[str, Any]) -> list[str]:
-    """Return options as words: --rho 1.0 --lr 0.03."""
+def option_words(values: Mapping[str, Any]) -> list[str]:
+    """Return options as words of a command line: --rho 1.0 --lr 0.03."""
     return [word for name, value in values.items() for word in (flag(name), *value_words(value))]

@@ -19,7 +19,7 @@ from torch import Tensor
 from fedflat.core.method import Cohort, Local, Method, Reply
 from fedflat.core.task import Batch, Task
 from fedflat.core.vectors import unit
-from fedflat.methods.shared import DualDivisor, mean_change, sam_grad, warmed_up_radius
+from fedflat.methods.shared import DualDivisor, is_zero, mean_change, sam_grad, warmed_up_radius
 from fedflat.options import Index, NonNegative, Positive
 
 
@@ -96,7 +96,7 @@ class NaiveFedGloSS(Method):
 
     def step(self, task: Task, w: Tensor, batch: Batch, msg: Message, client: Client) -> tuple[Tensor, Client]:
         """Return SAM's gradient with the dual and the penalty of ADMM."""
-        g = sam_grad(task, w, batch, msg.rho if self.rho_local else 0.0)
+        g = sam_grad(task, w, batch, 0.0 if is_zero(self.rho_local) else msg.rho)
         return g - client.sigma + (w - msg.params) / self.beta, client
 
     def reply(self, w: Tensor, msg: Message, client: Client, local: Local) -> tuple[Reply, Client]:

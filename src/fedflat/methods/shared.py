@@ -22,6 +22,17 @@ DualDivisor = Literal["paper", "released"]  # of a server's dual: N clients, or 
 DirectionMean = Literal["ratio", "each"]  # of unequally long training: ratio of two means, or mean of the ratios
 
 
+def is_zero(value: float | Tensor) -> bool:
+    """Return whether a hyper-parameter is the Python number 0, so that a step can leave out what it multiplies.
+
+    In a sweep it may be a tensor, which has a number for each client; that is never zero as a whole.
+
+    Args:
+        value: the hyper-parameter.
+    """
+    return not isinstance(value, Tensor) and value == 0
+
+
 def sam_grad(task: Task, w: Tensor, batch: Batch, rho: float | Tensor) -> Tensor:
     """Return SAM's gradient ∇f(w + ρ ∇f(w) / ‖∇f(w)‖), [P], with both gradients on the same batch.
 
@@ -32,7 +43,7 @@ def sam_grad(task: Task, w: Tensor, batch: Batch, rho: float | Tensor) -> Tensor
         rho: the radius ρ. The Python number 0 costs one gradient only, a tensor always two.
     """
     g = task.grad(w, batch)
-    if isinstance(rho, float | int) and not rho:
+    if is_zero(rho):
         return g
     return task.grad(w + rho * unit(g), batch)
 

@@ -11,7 +11,7 @@ import dataclasses
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
@@ -79,9 +79,7 @@ def sweep(
     Raises:
         UserError: a name or a value of the grid cannot be used, or a folder belongs to another run.
     """
-    if not experiment.validation:
-        problem = f"points are compared on held-out training samples; give {mention('validation', 0.1)}"
-        raise UserError("validation", NOT_SHOWN, problem)
+    check_holds_out(experiment)
     points = grid_points(experiment, grid)
     experiments = [each for _, each in points]
     for each in experiments:
@@ -89,8 +87,10 @@ def sweep(
     folders = None if out is None else [Path(out) / point_name(values) for values, _ in points]
     results = _stored_results(experiments, folders, resume) if folders else {}
     with InterruptAfterRound(active=out is not None) as interrupt:
-        for group in _groups(experiments, [n for n in range(len(points)) if n not in results], at_once):
-            done = len(results)
+        for group in group_experiments(experiments, at_once):
+            done, left = len(results), [n for n in group if n not in results]
+            if not left:
+                continue
 
             def watch_group(round: int, rows: list[dict[str, Any]], done: int = done) -> None:
                 if watch:
@@ -98,8 +98,10 @@ def sweep(
                 if interrupt.signal:
                     raise Interrupted(interrupt.signal)
 
-            own = None if folders is None else [folders[n] for n in group]
-            results |= zip(group, run_together([experiments[n] for n in group], own, resume, watch_group), strict=True)
+            own = None if folders is None else [folders[n] for n in left]
+            complete = [experiments[n] for n in group if n in results]
+            trained = run_together([experiments[n] for n in left], own, resume, watch_group, complete)
+            results |= zip(left, trained, strict=True)
     swept = [
         SweepPoint(values, each, results[n], folders[n] if folders else None) for n, (values, each) in enumerate(points)
     ]
@@ -107,6 +109,13 @@ def sweep(
     if out is not None:
         write_atomically(Path(out) / "sweep.json", json.dumps([_summary(point) for point in ranked], indent=1))
     return ranked
+
+
+def check_holds_out(experiment: Experiment) -> None:
+    """Raise UserError if no training samples are held out by which points could be compared."""
+    if not experiment.validation:
+        problem = f"points are compared on held-out training samples; give {mention('validation', 0.1)}"
+        raise UserError("validation", NOT_SHOWN, problem)
 
 
 def grid_points(experiment: Experiment, grid: Grid) -> list[tuple[dict[str, Any], Experiment]]:
@@ -173,28 +182,36 @@ def point_name(values: Mapping[str, Any]) -> str:
     return re.sub(r"[^\w.+=,-]+", "-", ",".join(f"{name}={value}" for name, value in values.items())) or "point"
 
 
-def _stored_results(experiments: Sequence[Experiment], folders: Sequence[Path], resume: bool) -> dict[int, Result]:
-    """Return the results of the points that are complete; raise UserError for a folder in use if not `resume`."""
+def refuse_used_folders(folders: Sequence[Path]) -> None:
+    """Raise UserError if one of the folders holds a run."""
     for folder in folders:
-        if (folder / "config.yaml").exists() and not resume:
+        if (folder / "config.yaml").exists():
             problem = f"already holds {folder.name}; add {mention('resume')} or choose another folder"
             raise UserError("out", folder.parent, problem)
+
+
+def _stored_results(experiments: Sequence[Experiment], folders: Sequence[Path], resume: bool) -> dict[int, Result]:
+    """Return the results of the points that are complete; raise UserError for a folder in use if not `resume`."""
+    if not resume:
+        refuse_used_folders(folders)
     stored = [finished_result(*pair) for pair in zip(folders, experiments, strict=True)]
     return {n: result for n, result in enumerate(stored) if result}
 
 
-def _groups(experiments: Sequence[Experiment], left: Sequence[int], at_once: int) -> Iterator[list[int]]:
-    """Yield the positions of experiments that are trained together, at most `at_once` in a group."""
-    if not left:
-        return
-    fields = _lane_fields([experiments[n] for n in left])
-    groups: dict[str, list[int]] = {}
-    for n in left:
-        groups.setdefault(json.dumps(shared_step(experiments[n], fields), default=str), []).append(n)
+def group_experiments(experiments: Sequence[Experiment], at_once: int) -> list[list[int]]:
+    """Return the positions of experiments that can be trained together.
+
+    Args:
+        experiments: experiments with methods of one class.
+        at_once: the largest size of a group.
+    """
+    fields = _lane_fields(experiments)
+    alike: dict[str, list[int]] = {}
+    for n, experiment in enumerate(experiments):
+        alike.setdefault(json.dumps(shared_step(experiment, fields), default=str), []).append(n)
     at_once = 1 if experiments[0].attackers else at_once
-    for group in groups.values():
-        size = math.ceil(len(group) / math.ceil(len(group) / at_once))
-        yield from (group[first : first + size] for first in range(0, len(group), size))
+    sizes = {key: math.ceil(len(own) / math.ceil(len(own) / at_once)) for key, own in alike.items()}
+    return [own[i : i + sizes[key]] for key, own in alike.items() for i in range(0, len(own), sizes[key])]
 
 
 def _lane_fields(experiments: Sequence[Experiment]) -> list[str]:

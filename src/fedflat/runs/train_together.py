@@ -62,6 +62,7 @@ def run_together(
     folders: Sequence[Path] | None = None,
     resume: bool = False,
     watch: Watcher | None = None,
+    beside: Sequence[Experiment] = (),
 ) -> list[Result]:
     """Train experiments side by side and return their results in the same order.
 
@@ -74,42 +75,49 @@ def run_together(
         resume: whether to continue interrupted runs in `folders`.
         watch: called after each round with its number and the rows of the last evaluation, of one experiment that
             trained in this round.
+        beside: experiments that were trained together with these before and are complete. They are not trained; the
+            step is made for them too, so that not a bit of the others depends on an interruption.
 
     Raises:
         UserError: the experiments differ in another option, an option cannot be used, or a folder belongs to another
             run.
     """
-    with _open_trainings(experiments, folders, resume) as (trainings, engine):
+    with _open_trainings(experiments, folders, resume, beside) as (trainings, engine):
         _play(trainings, engine, watch or (lambda round, rows: None), experiments[0].rounds)
         return [training.conclude() for training in trainings]
 
 
 def train_until(
-    round: int, experiments: Sequence[Experiment], folders: Sequence[Path], watch: Watcher | None = None
-) -> list[list[dict[str, Any]]]:
-    """Train experiments side by side up to a round and save them; return all rows of metrics of each.
+    round: int,
+    experiments: Sequence[Experiment],
+    folders: Sequence[Path],
+    watch: Watcher | None = None,
+    beside: Sequence[Experiment] = (),
+) -> None:
+    """Train experiments side by side up to a round and save them.
 
     Args:
         round: the round, counted from 1. Experiments that are further already are not trained.
         experiments: what to train, as for `run_together`.
         folders: a run folder for each; checkpoints in them are continued.
-        watch: as for `run_together`.
+        watch, beside: as for `run_together`.
     """
-    with _open_trainings(experiments, folders, resume=True) as (trainings, engine):
+    with _open_trainings(experiments, folders, True, beside) as (trainings, engine):
         _play(trainings, engine, watch or (lambda round, rows: None), round)
         for training in trainings:
             training.save()
-        return [training.history for training in trainings]
 
 
 @contextmanager
 def _open_trainings(
-    experiments: Sequence[Experiment], folders: Sequence[Path] | None, resume: bool
+    experiments: Sequence[Experiment], folders: Sequence[Path] | None, resume: bool, beside: Sequence[Experiment]
 ) -> Iterator[tuple[list[Training], Engine]]:
     """Give the trainings and the engine that they share while the `with` block lasts."""
-    fields = differing_fields([experiment.method for experiment in experiments])
-    check_same_settings(experiments, fields)
-    built_runs = _build_all(experiments)
+    together = [*experiments, *beside]
+    fields = differing_fields([experiment.method for experiment in together])
+    check_same_settings(together, fields)
+    all_built = _build_all(together)
+    built_runs = all_built[: len(experiments)]
     check_method(experiments[0], built_runs[0])
     runs = list(zip(experiments, built_runs, strict=True))
     with explain_out_of_memory(), ExitStack() as stack:
@@ -118,7 +126,7 @@ def _open_trainings(
             for path, (each, built) in zip(folders or (), runs, strict=bool(folders))
         ]
         engine = build_engine(experiments[0], _all_clients(built_runs), SINGLE_PROCESS, fields)
-        steps_by_round = zip(*(expected_steps(*run) for run in runs), strict=True)
+        steps_by_round = zip(*(expected_steps(*run) for run in zip(together, all_built, strict=True)), strict=True)
         engine.prepare(occupied_rounds([*chain.from_iterable(steps)] for steps in steps_by_round))
         state_device, test = client_state_device(runs, engine), built_runs[0].client_data.test()
         folder_or_none: Sequence[RunFolder | None] = opened or [None] * len(runs)

@@ -1,0 +1,112 @@
+"""fedflat tune: search for the options of a method that are best on held-out samples."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fedflat.cli.arguments import OutputFiles, split_positionals
+from fedflat.cli.outputs import output_folder
+from fedflat.cli.sweep import command_of, option_words, print_columns
+from fedflat.cli.train import parse_experiment, tell_how_to_continue
+from fedflat.core.method import Method
+from fedflat.errors import NOT_SHOWN, UserError
+from fedflat.options import member_types, parse_words, value_words
+from fedflat.progress import TrainingBar
+from fedflat.runs.experiment import Experiment
+from fedflat.runs.result import mean_std
+from fedflat.runs.sweep import option_type, point_name
+from fedflat.runs.tune import SearchOptions, SearchRange, Space, TuneResult, search_points, tune
+
+EXAMPLE = "fedflat tune fedsol --space rho=0.1..5:log lr=0.01..0.1:log --trials 27 --validation 0.1"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TuneFiles(SearchOptions, OutputFiles):
+    """What is searched, configuration file and results."""
+
+    out: Path | None = None
+    """Folder for a run folder of each trial; runs/tune-METHOD-DATE-TIME unless given."""
+    space: tuple[str, ...] = ()
+    """Options to search: NAME=LOW..HIGH, NAME=LOW..HIGH:log or NAME=VALUE,VALUE,..."""
+
+
+def tune_command(words: list[str]) -> None:
+    """Search for the options of one method."""
+    names, flags = split_positionals(words)
+    if len(names) != 1 and not {"--help", "-h"} & set(flags):
+        raise UserError(None, " ".join(["tune", *names]), f"name one method, for example {EXAMPLE}")
+    about = f"Search for the options of one method that are best on held-out samples: {EXAMPLE}."
+    spec = names[0] if names else None
+    experiment, files = parse_experiment(spec, flags, TuneFiles, "tune METHOD", about)
+    space = parse_space(experiment.method, files.space)
+    options = SearchOptions(**{f.name: getattr(files, f.name) for f in dataclasses.fields(SearchOptions)})
+    points = search_points(experiment, space, options)
+    changed = {f.name: getattr(options, f.name) for f in dataclasses.fields(options)}
+    own = [*option_words({"space": files.space}), *option_words(changed)]
+    with output_folder(files, f"tune-{names[0]}", leads=True) as out:
+        folders = [out / point_name(point) for point in points]
+        with tell_how_to_continue(["tune", names[0], *own], folders, out):
+            result = _tune_with_bar(experiment, space, out, options, files.resume)
+    print_tune(result)
+    print(f"results in {out}")
+
+
+def parse_space(method: Method, words: Sequence[str]) -> Space:
+    """Return the search space that words such as rho=0.1..5:log describe; raise UserError for what is none."""
+    if not words:
+        raise UserError("space", NOT_SHOWN, "give the options to search, for example rho=0.1..5:log lr=0.01..0.1")
+    space: dict[str, Any] = {}
+    for word in words:
+        name, _, values = word.partition("=")
+        key = name.replace("-", "_")
+        if not values:
+            raise UserError("space", word, "must look like rho=0.1..5, rho=0.1..5:log or rho=0.5,1,2")
+        if key in space:
+            raise UserError("space", word, f"{name} may be given once")
+        hint = option_type(method, key)
+        space[key] = (
+            _range(hint, word, values) if ".." in values else [parse_words(hint, [v]) for v in values.split(",")]
+        )
+    return space
+
+
+def _range(hint: Any, word: str, text: str) -> SearchRange:
+    """Return the range that 0.1..5 or 0.1..5:log describes, for an option of type `hint`."""
+    bounds, colon, scale = text.partition(":")
+    try:
+        low, high = (float(bound) for bound in bounds.split(".."))
+    except ValueError:
+        raise UserError("space", word, "must have two numbers around .., for example rho=0.1..5") from None
+    kinds = member_types(hint)
+    if not {int, float} & set(kinds):
+        raise UserError("space", word, "is not a number; give its values with commas between them")
+    if not low < high or (colon and (scale != "log" or low <= 0)):
+        raise UserError("space", word, "must go from a smaller to a larger number; with :log both are more than 0")
+    return SearchRange(low, high, bool(scale), float not in kinds)
+
+
+def _tune_with_bar(experiment: Experiment, space: Space, out: Path, options: SearchOptions, resume: bool) -> TuneResult:
+    """Search with a progress bar that shows the round of the stage under way."""
+    with TrainingBar("tune", experiment.rounds) as bar:
+        return tune(experiment, space, out, options, resume, bar.update)
+
+
+def print_tune(result: TuneResult) -> None:
+    """Print the trials, the best first; then the best point, its test accuracy and a command that trains it."""
+    best, names = result.trials[0], list(result.trials[0].values)
+    rows = [
+        [*(" ".join(value_words(v)) for v in t.values.values()), str(t.rounds), _accuracy(t.accuracy)]
+        for t in result.trials
+    ]
+    print_columns([[*names, "rounds", "validation accuracy"], *rows])
+    print(f"best: {' '.join(option_words(best.values))}")
+    mean, std = mean_std(result.test_accuracy)
+    print(f"test accuracy of the best: {mean:.2%} ± {std:.2%} (trained without the held-out samples)")
+    print(f"train it on all samples: {command_of(best.experiment)}")
+
+
+def _accuracy(value: float) -> str:
+    return "diverged" if value < 0 else f"{value:.2%}"

@@ -1,0 +1,265 @@
+"""Search for good options: random or grid search with successive halving on held-out training samples.
+
+All trials train for a few rounds; the best third of them goes on, then the best third of those, until the last ones
+have trained all rounds. A trial that goes on continues from its checkpoint, and its learning rates are those of the
+whole run from the start. Trials train side by side as the points of a sweep do.
+
+Points and decisions are functions of the options and of the metrics that are stored in the trials' folders. So a search
+that was killed decides the same when it continues.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping, Sequence
+from itertools import product
+from pathlib import Path
+from statistics import fmean
+from typing import Annotated, Any, Literal, NamedTuple
+
+from fedflat.core.random import hash_words, purpose_key, uniform_from
+from fedflat.engine.rounds import evaluate, evaluation_task
+from fedflat.errors import UserError
+from fedflat.options import Count, Index, Range, check
+from fedflat.runs.build import build_run
+from fedflat.runs.experiment import Experiment
+from fedflat.runs.folder import read_metrics, trained_rounds, write_atomically
+from fedflat.runs.interrupt import InterruptAfterRound, Interrupted
+from fedflat.runs.read import finished_result, read_trained_run
+from fedflat.runs.sweep import (
+    AT_ONCE,
+    check_holds_out,
+    group_experiments,
+    option_type,
+    point_name,
+    refuse_used_folders,
+    with_options,
+)
+from fedflat.runs.train import Watcher
+from fedflat.runs.train_together import run_together, train_until
+
+
+class SearchRange(NamedTuple):
+    """The numbers between two others.
+
+    Args:
+        low: the smallest.
+        high: the largest.
+        log: whether their logarithms are spread evenly, instead of the numbers themselves.
+        whole: whether they are whole numbers.
+    """
+
+    low: float
+    high: float
+    log: bool = False
+    whole: bool = False
+
+    def at(self, share: float) -> float:
+        """Return the number at a share of the way from low to high, with four digits or rounded to a whole one."""
+        if self.log:
+            value = math.exp(math.log(self.low) + share * (math.log(self.high) - math.log(self.low)))
+        else:
+            value = self.low + share * (self.high - self.low)
+        return min(max(self.low, round(value)), self.high) if self.whole else float(f"{value:.4g}")
+
+
+Space = Mapping[str, SearchRange | Sequence[Any]]  # by option: a range, or the values themselves
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SearchOptions:
+    """How points are drawn and when trials end."""
+
+    trials: Count = 27
+    """Points that are tried."""
+    sampler: Literal["random", "grid"] = "random"
+    """How points are chosen: at random, or evenly spaced in every option."""
+    keep: Annotated[float, Range(0, 0.9, open=True)] = 1 / 3
+    """Share of the trials that go on after each stage."""
+    min_rounds: Count = 5
+    """Rounds of the first stage at least."""
+    search_seed: Index = 0
+    """Seed of the random points."""
+    at_once: Count = AT_ONCE
+    """Trials that are trained side by side; fewer need less memory."""
+
+
+class TuneTrial(NamedTuple):
+    """One point of a search.
+
+    Args:
+        values: the options of the point by name.
+        experiment: the experiment with these options.
+        folder: its run folder.
+        rounds: the stage that it reached, in rounds.
+        accuracy: its accuracy on the held-out samples there, mean over seeds; −1 if a seed diverged.
+    """
+
+    values: dict[str, Any]
+    experiment: Experiment
+    folder: Path
+    rounds: int = 0
+    accuracy: float = -1.0
+
+
+class TuneResult(NamedTuple):
+    """The outcome of a search.
+
+    Args:
+        trials: all trials, the best first: by the stage that they reached, then by accuracy.
+        test_accuracy: accuracy of the best trial's models on the test set, per seed. They were trained without the
+            held-out samples.
+    """
+
+    trials: list[TuneTrial]
+    test_accuracy: list[float]
+
+
+def tune(
+    experiment: Experiment,
+    space: Space,
+    out: str | Path,
+    options: SearchOptions | None = None,
+    resume: bool = False,
+    watch: Watcher | None = None,
+) -> TuneResult:
+    """Search for the options with the highest accuracy on held-out training samples.
+
+    Args:
+        experiment: the experiment whose options are searched; `validation` must be set.
+        space: for each option, a SearchRange or a list of values.
+        out: the folder for a run folder of each trial and tune.json.
+        options: how to search.
+        resume: whether to continue a search in `out`.
+        watch: called after each round with its number and the rows of the last evaluation of one trial.
+
+    Raises:
+        UserError: an option cannot be used, or a folder belongs to another run.
+    """
+    options = options or SearchOptions()
+    check(options)
+    check_holds_out(experiment)
+    points = search_points(experiment, space, options)
+    trials = [TuneTrial(v, with_options(experiment, v), Path(out) / point_name(v)) for v in points]
+    for trial in trials:
+        trial.experiment.check()
+    if not resume:
+        refuse_used_folders([trial.folder for trial in trials])
+    alive = list(range(len(trials)))
+    with InterruptAfterRound() as interrupt:
+
+        def watch_stage(round: int, rows: list[dict[str, Any]]) -> None:
+            if watch:
+                watch(round, rows)
+            if interrupt.signal:
+                raise Interrupted(interrupt.signal)
+
+        for round in stage_rounds(experiment, len(trials), options):
+            _train_stage(round, [trials[n] for n in alive], options.at_once, watch_stage)
+            for n in alive:
+                trials[n] = trials[n]._replace(rounds=round, accuracy=_accuracy_at(trials[n], round))
+            ranked = sorted(alive, key=lambda n: -trials[n].accuracy)
+            alive = ranked[: max(1, math.ceil(options.keep * len(ranked)))]
+    trials = sorted(trials, key=lambda trial: (-trial.rounds, -trial.accuracy))
+    result = TuneResult(trials, evaluate_on_test_set(trials[0]))
+    write_atomically(Path(out) / "tune.json", json.dumps(_summary(result), indent=1))
+    return result
+
+
+def search_points(experiment: Experiment, space: Space, options: SearchOptions) -> list[dict[str, Any]]:
+    """Return the points to try, without repetitions.
+
+    Random points are hashes of the seed, the trial and the option. A grid takes as many values of every range as fit
+    into the number of trials.
+
+    Args:
+        experiment: the experiment whose options are searched.
+        space: for each option, a range or a list of values.
+        options: how to search.
+    """
+    for name, choices in space.items():
+        if not isinstance(choices, SearchRange) and (isinstance(choices, str) or not choices):
+            raise UserError(name, choices, "must be a range or a list of values")
+        option_type(experiment.method, name)
+    drawn = _random_points(space, options) if options.sampler == "random" else _grid(space, options.trials)
+    return list({point_name(point): point for point in drawn}.values())
+
+
+def _random_points(space: Space, options: SearchOptions) -> list[dict[str, Any]]:
+    def draw(trial: int, name: str) -> Any:
+        words = (purpose_key("tune"), trial, purpose_key(name))
+        share = float(uniform_from(hash_words(options.search_seed, *words)))
+        choices = space[name]
+        return choices.at(share) if isinstance(choices, SearchRange) else choices[int(share * len(choices))]
+
+    return [{name: draw(trial, name) for name in space} for trial in range(options.trials)]
+
+
+def _grid(space: Space, trials: int) -> list[dict[str, Any]]:
+    lists = {name: list(choices) for name, choices in space.items() if not isinstance(choices, SearchRange)}
+    ranges = {name: choices for name, choices in space.items() if isinstance(choices, SearchRange)}
+    left = trials // math.prod(map(len, lists.values()))
+    each = int(left ** (1 / len(ranges)) + 1e-9) if ranges else 1
+    if not left or each < (2 if ranges else 1):
+        raise UserError("trials", trials, "are too few for a grid of these options; use more, or another sampler")
+    values = lists | {name: [r.at(n / (each - 1)) for n in range(each)] for name, r in ranges.items()}
+    return [dict(zip(space, point, strict=True)) for point in product(*(values[name] for name in space))]
+
+
+def stage_rounds(experiment: Experiment, trials: int, options: SearchOptions) -> list[int]:
+    """Return the rounds after which trials are compared; the last is the experiment's number of rounds.
+
+    Args:
+        experiment: the experiment.
+        trials: the number of trials in the first stage.
+        options: how many trials go on, and the rounds of the first stage.
+    """
+    rounds, every, left = [experiment.rounds], experiment.eval_every, trials
+    shorter = experiment.rounds * options.keep
+    while left > 1 and shorter >= options.min_rounds:
+        rounds.append(min(experiment.rounds, every * math.ceil(shorter / every)))
+        left, shorter = math.ceil(options.keep * left), shorter * options.keep
+    return sorted(set(rounds))
+
+
+def _train_stage(round: int, trials: Sequence[TuneTrial], at_once: int, watch: Watcher) -> None:
+    """Train trials up to a round, in the same groups whether or not some of them are there already."""
+    experiments = [trial.experiment for trial in trials]
+    for group in group_experiments(experiments, at_once):
+        own = [trials[n] for n in group]
+        complete = [trial for trial in own if finished_result(trial.folder, trial.experiment)]
+        left = [trial for trial in own if trial not in complete]
+        todo = [trial.experiment for trial in left], [trial.folder for trial in left]
+        beside = [trial.experiment for trial in complete]
+        if left and round == experiments[0].rounds:
+            run_together(*todo, True, watch, beside)
+        elif any(trained_rounds(trial.folder / "checkpoint" / "state.safetensors") < round for trial in left):
+            train_until(round, *todo, watch, beside)
+
+
+def _accuracy_at(trial: TuneTrial, round: int) -> float:
+    """Return a trial's mean accuracy over seeds after a round, −1 if a seed diverged."""
+    rows = [row for row in read_metrics(trial.folder / "metrics.jsonl") if row["round"] == round]
+    if len(rows) < len(trial.experiment.seeds) or any(row["loss"] is None for row in rows):
+        return -1.0
+    return fmean(row["accuracy"] for row in rows)
+
+
+def evaluate_on_test_set(trial: TuneTrial) -> list[float]:
+    """Return the accuracy of a complete trial's models on the test set, for each seed that did not diverge."""
+    run = read_trained_run(trial.folder, trial.experiment)
+    built = build_run(dataclasses.replace(trial.experiment, validation=0.0))
+    test = built.client_data.test()
+    task = evaluation_task(built.task, test.y.device)
+    return [evaluate(task, each.server.params, test).metrics["accuracy"] for each in run.trials]
+
+
+def _summary(result: TuneResult) -> dict[str, Any]:
+    """Return the content of tune.json."""
+    trials = [
+        {"options": t.values, "rounds": t.rounds, "validation_accuracy": t.accuracy, "folder": t.folder.name}
+        for t in result.trials
+    ]
+    return {"best": trials[0]["options"], "test_accuracy": result.test_accuracy, "trials": trials}

@@ -1,0 +1,120 @@
+"""A search draws points inside its space, compares in stages, and is not changed by a kill."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import shlex
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import fedflat as ff
+from fedflat.runs.folder import load_tensors
+from fedflat.runs.tune import search_points, stage_rounds
+
+BASE = ff.Experiment(method=ff.FedSOL(), validation=0.1)
+
+
+@given(
+    low=st.floats(1e-4, 10),
+    factor=st.floats(1.01, 1e4),
+    log=st.booleans(),
+    seed=st.integers(0, 100),
+    sampler=st.sampled_from(["random", "grid"]),
+)
+def test_points_are_inside_the_space(low: float, factor: float, log: bool, seed: int, sampler: str) -> None:
+    space = {
+        "rho": ff.SearchRange(low, low * factor, log),
+        "shards": ff.SearchRange(1, 4, whole=True),
+        "perturb": ["head", "all"],
+    }
+    options = ff.SearchOptions(trials=18, search_seed=seed, sampler=sampler)  # type: ignore[arg-type]
+    points = search_points(BASE, space, options)
+    assert points == search_points(BASE, space, options)
+    assert 0 < len(points) <= 18
+    for point in points:
+        assert low * 0.999 <= point["rho"] <= low * factor * 1.001
+        assert point["shards"] in (1, 2, 3, 4)
+        assert point["perturb"] in ("head", "all")
+
+
+def test_a_logarithmic_range_is_even_in_the_logarithm() -> None:
+    drawn = search_points(BASE, {"rho": ff.SearchRange(1e-4, 1.0, log=True)}, ff.SearchOptions(trials=400))
+    below = sum(point["rho"] < 1e-2 for point in drawn) / len(drawn)
+    assert abs(below - 0.5) < 4 * math.sqrt(0.25 / 400)
+
+
+@given(
+    rounds=st.integers(1, 300),
+    trials=st.integers(1, 100),
+    every=st.integers(1, 20),
+    keep=st.floats(0.1, 0.9),
+    fewest=st.integers(1, 40),
+)
+def test_stages_grow_to_all_rounds(rounds: int, trials: int, every: int, keep: float, fewest: int) -> None:
+    experiment = dataclasses.replace(BASE, rounds=rounds, eval_every=every)
+    stages = stage_rounds(experiment, trials, ff.SearchOptions(keep=keep, min_rounds=fewest))
+    assert stages[-1] == rounds
+    assert stages == sorted(set(stages))
+    assert stages[0] >= min(fewest, rounds)
+    assert all(experiment.evaluates(round) for round in stages)
+
+
+def test_three_stages() -> None:
+    assert stage_rounds(dataclasses.replace(BASE, rounds=90), 27, ff.SearchOptions(min_rounds=10)) == [10, 30, 90]
+
+
+COMMAND = shlex.split(
+    "tune fedgloss --space rho=0.01..0.5:log lr=0.01..0.1:log --trials 4 --keep 0.5 --min-rounds 3 --rounds 6 "
+    "--validation 0.1 --model mlp --partition iid --clients 4 --cohort 2 --local-epochs 1 --checkpoint-every 2 "
+    "--optimiser adamw --optimiser-state keep"
+)
+
+
+def start(out: Path, *more: str) -> subprocess.Popen[str]:
+    words = [sys.executable, "-m", "fedflat", *COMMAND, "--out", str(out), *more]
+    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ)
+
+
+def finish(process: subprocess.Popen[str]) -> str:
+    printed, err = process.communicate()
+    assert process.returncode == 0, err
+    return printed
+
+
+def test_a_killed_search_ends_with_the_same_bits(tmp_path: Path) -> None:
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    expected = finish(start(whole))
+    process = start(killed)
+    while process.poll() is None and max(_lines(killed), default=0) < 4:  # in the second stage, before round 6
+        time.sleep(0.002)
+    process.kill()
+    process.communicate()
+    assert finish(start(killed, "--resume")).replace(str(killed), str(whole)) == expected
+    assert json.loads((killed / "tune.json").read_text()) == json.loads((whole / "tune.json").read_text())
+    for folder in whole.glob("*/checkpoint"):
+        ours, theirs = (load_tensors(f / "state.safetensors") for f in (folder, killed / folder.relative_to(whole)))
+        assert ours
+        assert theirs
+        assert ours.keys() == theirs.keys()
+        assert all(torch.equal(ours[name], theirs[name]) for name in ours.keys() - {"counters"})
+    assert len(list(whole.glob("*/config.yaml"))) == 4
+    assert len(list(whole.glob("*/result.json"))) == 2
+
+
+def _lines(out: Path) -> list[int]:
+    return [path.read_bytes().count(b"\n") for path in out.glob("*/metrics.jsonl")]
+
+
+def test_a_search_needs_held_out_samples(tmp_path: Path) -> None:
+    with pytest.raises(ff.UserError, match="held-out training samples"):
+        ff.tune(dataclasses.replace(BASE, validation=0.0), {"rho": [1.0]}, tmp_path)
