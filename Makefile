@@ -1,8 +1,10 @@
 # make run: install and compare four methods on digits.   make test: install, lint, type-check, run all tests.
 # make test-flower: federations of real processes, in an environment of their own.
+# make soak MINUTES=30: kill runs and feed wrong input, and count the failures.
 # make audit: known vulnerabilities of the locked packages.   make lock: write the hashes of the lock files anew (needs uv).
 # make bench: the tables of docs/performance.md that need no GPU, beside Flower and pfl where they can be installed.
 PYTHON ?= python3
+MINUTES ?= 30
 VENV := .venv
 FLOWER := .venv-flower
 BENCH := .venv-bench
@@ -14,7 +16,7 @@ LOCKED := --quiet --require-hashes --no-deps --only-binary :all:
 TORCH := torch==2.13.0
 DEMO := fedavg fedsol:perturb=all fedgf:rho=0.05,threshold=0.7 fedgloss
 
-.PHONY: install run test test-flower bench lint browser audit lock clean
+.PHONY: install run test test-flower bench lint browser audit lock soak clean
 
 run: install
 	$(BIN)/fedflat compare $(DEMO) --config examples/demo.yaml
@@ -65,6 +67,9 @@ browser:
 	echo "installing chromium and chromium-driver for the browser tests"; \
 	(apt-get update && apt-get install -y --no-install-recommends chromium chromium-driver) > /dev/null \
 	  || echo "chromium could not be installed: the browser tests will be skipped"
+
+soak: install
+	OMP_NUM_THREADS=1 $(BIN)/python tests/faults/soak.py --minutes $(MINUTES)
 
 # No answer is a failure too: pip-audit has to reach its database, and every package has to be in it.
 audit:
