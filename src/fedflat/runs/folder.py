@@ -290,7 +290,9 @@ class RunFolder:
     def _check_extension(self, resume: bool) -> None:
         """Raise UserError if a complete run cannot be extended to this configuration."""
         complete = "holds a complete run; choose another folder"
-        if not resume or not self.config_path.exists():
+        if not self.config_path.exists():
+            raise self._error(complete)
+        if not resume:
             raise self._error(f"{complete}, or add {mention('resume')}")
         self._check_config(trained=True)
         if same_run(checkpoint_config(self.checkpoint) or self._stored_config(), self.config):
