@@ -77,7 +77,7 @@ def write_job(path: str, rounds: int, seed: int) -> None:
     for client, rows in enumerate(data.client_rows):
         owner[torch.from_numpy(rows)] = client
     x, x_test = (normalise(t, dataset.mean, dataset.std) for t in (dataset.x, dataset.x_test))
-    how = (experiment.cohort, experiment.local_epochs, experiment.batch_size, experiment.lr, seed)
+    how = (experiment.cohort, experiment.epochs, experiment.batch_size, experiment.lr, seed)
     save_job(path, Job(x, dataset.y, owner, x_test, dataset.y_test, rounds, *how))
 
 

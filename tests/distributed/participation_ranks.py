@@ -18,7 +18,7 @@ from fedflat.engine import ENGINES
 from fedflat.engine.distributed import Distributed
 from fedflat.engine.processes import find_rank, join_processes
 
-CASES = {"everything": everything(), "weighted": participation("weighted"), "cyclic": participation("cyclic")}
+CASES = {"everything": everything(), "weighted": participation("weighted")}
 
 
 def main(out: str) -> None:

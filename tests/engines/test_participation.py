@@ -69,14 +69,14 @@ def test_one_is_a_client_and_one_point_zero_all_of_them():
 
 @pytest.mark.parametrize("sampling", ["uniform", "poisson"])
 def test_every_client_is_equally_likely(sampling):
-    who, draws = Participation([3] * 70, 0.2, sampling), 2000
+    who, draws = Participation([3] * 70, 0.2, sampling), 1000
     rounds = [who.chosen(1, r) for r in range(draws)]
     assert_rates(count(rounds), draws, dict.fromkeys(range(70), 0.2))
 
 
 def test_poisson_draws_each_client_on_its_own():
     """Sizes are binomial, pairs independent, and an empty round happens."""
-    who, draws = Participation([3] * 8, 2, "poisson"), 4000
+    who, draws = Participation([3] * 8, 2, "poisson"), 2000
     rounds = [who.chosen(0, r) for r in range(draws)]
     sizes = Counter(map(len, rounds))
     assert_rates(sizes, draws, {k: math.comb(8, k) * 0.25**k * 0.75 ** (8 - k) for k in range(9)})
@@ -94,7 +94,7 @@ def test_clients_drawn_by_size_are_as_many_as_asked(sizes, wanted, key):
 
 def test_clients_are_drawn_exactly_in_proportion_to_their_sizes():
     """A client whose share is one or more is certain; the others share what is left: 1/2 of 38, then 1/3 of 30."""
-    draws, sizes = 3000, dict(enumerate([20, 1, 4, 4, 2, 3, 4]))
+    draws, sizes = 1500, dict(enumerate([20, 1, 4, 4, 2, 3, 4]))
     counts = count(choose_by_size(int(hash_words(5, r)), sizes, 3) for r in range(draws))
     assert counts[0] == draws
     assert_rates(counts, draws, {client: 2 * n / 18 for client, n in sizes.items() if client})
@@ -102,13 +102,13 @@ def test_clients_are_drawn_exactly_in_proportion_to_their_sizes():
 
 def test_weighted_sampling_with_equal_weights_is_unbiased():
     """The mean over rounds of the plain mean of the cohort is the mean weighted by size, as the docs say."""
-    values, draws = np.array([3.0, -1, 2, 5, 0, 4, 1, 1, -2, 7]), 4000
-    who = Participation(SIZES, 3, "weighted")
-    means = [values[who.chosen(0, r)].mean() for r in range(draws)]
-    target = np.average(values, weights=SIZES)
-    assert abs(np.mean(means) - target) < 5 * np.std(means) / math.sqrt(draws)
-    twice = [np.average(values[c], weights=np.array(SIZES)[c]) for c in (who.chosen(0, r) for r in range(draws))]
-    assert abs(np.mean(twice) - target) > 5 * np.std(twice) / math.sqrt(draws), "weighting twice is biased"
+    values, sizes = np.array([3.0, -1, 2, 5, 0, 4, 1, 1, -2, 7]), np.array(SIZES)
+    cohorts = [Participation(SIZES, 3, "weighted").chosen(0, r) for r in range(1500)]
+    target = np.average(values, weights=sizes)
+    once = [values[chosen].mean() for chosen in cohorts]
+    twice = [np.average(values[chosen], weights=sizes[chosen]) for chosen in cohorts]
+    assert abs(np.mean(once) - target) < 5 * np.std(once) / math.sqrt(1500)
+    assert abs(np.mean(twice) - target) > 5 * np.std(twice) / math.sqrt(1500), "weighting twice is biased"
 
 
 @pytest.mark.parametrize(("clients", "cohort"), [(10, 5), (10, 4), (7, 3), (5, 5), (9, 1)])
@@ -141,13 +141,13 @@ def test_a_client_that_is_not_available_is_never_chosen(sampling, spans):
 
 def test_uniform_sampling_among_available_clients_is_uniform():
     trace = Availability(np.arange(6), np.zeros(6, dtype=int), np.full(6, 10**6))
-    who, draws = Participation([1] * 90, 2, "uniform", trace), 1500
+    who, draws = Participation([1] * 90, 2, "uniform", trace), 500
     assert_rates(count(who.chosen(0, r) for r in range(draws)), draws, dict.fromkeys(range(6), 1 / 3))
     assert Participation([1] * 90, 2).chosen(4, 7) == choose_cohort(4, 7, 90, 2), "as before without a trace"
 
 
 def test_lost_replies_and_late_stragglers():
-    draws = 2500
+    draws = 1000
     who = Participation(SIZES, 5, dropout_rate=0.2, stragglers=0.3, straggler_work=0.0)
     rounds = [who.replying(2, r) for r in range(draws)]
     assert all(set(replied) <= set(who.chosen(2, r)) for r, replied in enumerate(rounds))
@@ -159,11 +159,11 @@ def test_stragglers_take_a_share_of_their_steps():
     who = Participation(SIZES, 5, stragglers=0.3, straggler_work=0.5, work=LocalWork(3), batch_size=2)
     full = [3 * -(-n // 2) for n in SIZES]
     everyone, slow = range(10), Counter[int]()
-    for r in range(1000):
+    for r in range(500):
         for client, steps in enumerate(who.step_counts([7] * 10, r, everyone)):
             assert steps in (full[client], max(1, int(full[client] / 2 + 0.5)))
             slow[client] += steps != full[client]
-    assert_rates(slow, 1000, dict.fromkeys(everyone, 0.3))
+    assert_rates(slow, 500, dict.fromkeys(everyone, 0.3))
     alone = [who.step_counts([7], 5, [client])[0] for client in everyone]
     assert alone == who.step_counts([7] * 10, 5, everyone), "it does not depend on who else is asked"
 

@@ -22,7 +22,7 @@ METHODS = {"fedavg": ff.FedAvg(), "scaffold": ff.SCAFFOLD(), "fedgloss": ff.FedG
 LOSSES: dict[str, Any] = {"dropout_rate": 0.2, "stragglers": 0.4, "straggler_work": 0.5}
 OWN = {0: ClientSetting(None, 3, None), 2: ClientSetting(0.3, None, 7)}
 TRACE = Availability(np.array([0, 1, 2, 3]), np.array([0, 1, 0, 3]), np.array([9, 2, 1, 9]))
-ROUNDS = 5
+ROUNDS = 4
 
 
 def participation(sampling: str = "uniform", **more: Any) -> Participation:

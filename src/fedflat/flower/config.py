@@ -192,7 +192,8 @@ def _check_secure(experiment: Experiment, federation: FederationOptions) -> None
         problem = f"must be uniform with {mention('secure')}, which computes only the plain mean"
         raise UserError("weights", experiment.weights, problem)
     sampling, size = experiment.sampling, cohort_size(experiment.cohort, experiment.clients)
-    losing = [name for name in ("availability", "dropout_rate", "stragglers") if getattr(experiment, name)]
+    losing = [name for name in ("availability", "dropout_rate") if getattr(experiment, name)]
+    losing += ["stragglers"] if experiment.stragglers and not experiment.straggler_work else []
     if losing or sampling not in FIXED_SIZE:
         name, value = (losing[0], getattr(experiment, losing[0])) if losing else ("sampling", sampling)
         problem = f"cannot be used with {mention('secure')}: a round could have one reply, and its mean is that reply"

@@ -83,7 +83,7 @@ def _title(record: StoredRecord) -> str:
 
 def _details(e: Experiment) -> str:
     """Return the other settings in words."""
-    local = f"{e.local_epochs} local epochs of batches of {e.batch_size}, lr {e.lr:g} · {e.lr_decay:g}^t"
+    local = f"{e.epochs} local epochs of batches of {e.batch_size}, lr {e.lr:g} · {e.lr_decay:g}^t"
     sgd = f"momentum {e.momentum:g}, weight decay {e.weight_decay:g}"
     return f"{e.rounds} rounds, {local}, {sgd}, augmentation {e.augment}, participants {e.sampling}."
 

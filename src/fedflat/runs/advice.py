@@ -51,12 +51,9 @@ def _natural_clients(experiment: Experiment, built: BuiltRun) -> str:
 
 
 def _large_clients_count_twice(experiment: Experiment, built: BuiltRun) -> str:
-    twice = experiment.sampling == "weighted" and experiment.weights == "examples"
-    return (
-        f"large clients count twice, when drawn and in the average; use {mention('weights', 'uniform')}"
-        if twice
-        else ""
-    )
+    if experiment.sampling != "weighted" or experiment.weights == "uniform":
+        return ""
+    return f"large clients count twice, in the draw and in the average; use {mention('weights', 'uniform')}"
 
 
 def _empty_probes(experiment: Experiment, built: BuiltRun) -> str:

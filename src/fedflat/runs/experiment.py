@@ -252,7 +252,8 @@ class Experiment(Setting):
     def _check_participation(self) -> None:
         """Raise UserError for options of who takes part, and for how long, that do not fit together."""
         if self.local_epochs and self.local_steps:
-            problem = f"cannot be used together with {mention('local_epochs', self.local_epochs)}; give one of them"
+            both = f"cannot be used together with {mention('local_epochs', self.local_epochs)}"
+            problem = f"{both}; give one of them, or {mention('local_epochs', None)} if a configuration has the other"
             raise UserError("local_steps", self.local_steps, problem)
         if self.stragglers == 1 and not self.straggler_work:
             raise UserError("stragglers", self.stragglers, f"nobody replies with {mention('straggler_work', 0)}")
