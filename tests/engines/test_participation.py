@@ -102,7 +102,8 @@ def test_clients_are_drawn_exactly_in_proportion_to_their_sizes():
 
 def test_weighted_sampling_with_equal_weights_is_unbiased():
     """The mean over rounds of the plain mean of the cohort is the mean weighted by size, as the docs say."""
-    values, sizes = np.array([3.0, -1, 2, 5, 0, 4, 1, 1, -2, 7]), np.array(SIZES)
+    sizes = np.array(SIZES)
+    values = sizes**2 / 10 + np.array([3, -1, 2, 5, 0, 4, 1, 1, -2, 7])  # larger clients tend to have larger ones
     cohorts = [Participation(SIZES, 3, "weighted").chosen(0, r) for r in range(1500)]
     target = np.average(values, weights=sizes)
     once = [values[chosen].mean() for chosen in cohorts]
