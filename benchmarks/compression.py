@@ -1,9 +1,10 @@
 """Does compression sharpen the minimum? python benchmarks/compression.py --out compression.json --plot compression.png.
 
-FedAvg, FedSAM and FedGloSS are trained with replies of 32 (as they are), 8, 4 and 1 bits an entry, in the setting of
-FL-SAM's table with Dirichlet 0.1. Accuracy is the mean over the last tenth of the rounds; λ1 and LPF are those of the
-final models on the test set. Every finished run is added to --out; what is there already is not trained again, and an
-interrupted run continues from its folder in --runs. --page writes a page with the table and the picture.
+FedAvg, FedSAM and FedGloSS are trained with replies of 32 (as they are), 8, 4 and 1 bits an entry, with error feedback
+or (--no-error-feedback) without, in the setting of FL-SAM's table with Dirichlet 0.1. Accuracy is the mean over the
+last tenth of the rounds; λ1 and LPF are those of the final models on the test set. Every finished run is added to
+--out; what is there already is not trained again, and an interrupted run continues from its folder in --runs. --page
+writes a page with the table and the picture.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ SMALL = {"model": "auto", "clients": 20, "cohort": 5, "augment": "dataset", "lon
 
 def experiment(name: str, bits: int, given: argparse.Namespace) -> ff.Experiment:
     """One method at one number of bits."""
-    method = METHODS[name] if bits == 32 else ff.Compressed(inner=METHODS[name], bits=bits)
+    feedback = given.error_feedback
+    method = METHODS[name] if bits == 32 else ff.Compressed(inner=METHODS[name], bits=bits, error_feedback=feedback)
     setting = flsam_setting(("dir-0.1", "fedavg")) | {"dataset": given.dataset, "rounds": given.rounds}
     setting |= {} if given.dataset == "cifar10" else SMALL
     setting |= {"precision": "bf16"} if given.device.startswith("cuda") else {}
@@ -50,7 +52,7 @@ def experiment(name: str, bits: int, given: argparse.Namespace) -> ff.Experiment
 
 def measure(name: str, bits: int, given: argparse.Namespace) -> dict[str, Any]:
     """Train and measure one run; lists have one number for each seed."""
-    folder = given.runs / f"{name}-{bits}"
+    folder = given.runs / "-".join(map(str, identity(name, bits, given)))
     training = experiment(name, bits, given)
     if not (folder / "result.json").exists():
         ff.run(training, out=folder, resume=True)
@@ -64,7 +66,12 @@ def measure(name: str, bits: int, given: argparse.Namespace) -> dict[str, Any]:
     }
     accuracy = [last_tenth(folder, seed, training.rounds) for seed in given.seeds]
     bytes_up = result["bytes_up_per_client_round"]
-    return {"method": name, "bits": bits, "accuracy": accuracy, **numbers, "bytes_up": bytes_up}
+    return {"run": identity(name, bits, given), "accuracy": accuracy, **numbers, "bytes_up": bytes_up}
+
+
+def identity(name: str, bits: int, given: argparse.Namespace) -> list[Any]:
+    """Method, bits and what is done with errors: "sent" as they are, "feedback" or "dropped"."""
+    return [name, bits, "sent" if bits == 32 else "feedback" if given.error_feedback else "dropped"]
 
 
 def last_tenth(folder: Path, seed: int, rounds: int) -> float:
@@ -76,12 +83,12 @@ def last_tenth(folder: Path, seed: int, rounds: int) -> float:
 
 def table(records: list[dict[str, Any]]) -> str:
     """Markdown: means over seeds with standard deviations, and each number beside that of 32 bits."""
-    lines = ["| method | bits | accuracy, % | λ1 | ratio | LPF | LPF − loss | ratio | bytes up | fewer |"]
-    lines.append("|---|---|---|---|---|---|---|---|---|---|")
+    lines = ["| method | bits | errors | accuracy, % | λ1 | ratio | LPF | LPF − loss | ratio | bytes up | fewer |"]
+    lines.append("|---|---|---|---|---|---|---|---|---|---|---|")
     for r in records:
-        full = next((f for f in records if (f["method"], f["bits"]) == (r["method"], 32)), r)
+        full = next((f for f in records if f["run"][:2] == [r["run"][0], 32]), r)
         ratio = {name: f"{mean(r[name]) / mean(full[name]):.2f}" for name in ("lambda1", "rise")}
-        cells = [r["method"], r["bits"], spread(r["accuracy"], ".2f"), spread(r["lambda1"], ".3g"), ratio["lambda1"]]
+        cells = [*r["run"], spread(r["accuracy"], ".2f"), spread(r["lambda1"], ".3g"), ratio["lambda1"]]
         cells += [spread(r["lpf"], ".3g"), spread(r["rise"], ".3g"), ratio["rise"], f"{r['bytes_up']:,}"]
         lines.append(f"| {' | '.join(map(str, cells))} | {full['bytes_up'] / r['bytes_up']:.1f}× |")
     return "\n".join(lines)
@@ -97,14 +104,15 @@ def spread(values: list[float], form: str) -> str:
 
 
 def draw(records: list[dict[str, Any]], path: Path) -> None:
-    """One panel for each number, one line for each method."""
+    """One panel for each number, one line for each method with error feedback, a dashed one without."""
     figure, axes = plt.subplots(1, len(SHOWN), figsize=(10, 3.2), layout="constrained")
     for axis, (number, label) in zip(axes, SHOWN.items(), strict=True):
-        for name in dict.fromkeys(r["method"] for r in records):
-            own = sorted((r for r in records if r["method"] == name), key=lambda r: -r["bits"])
-            errors = [statistics.stdev(r[number]) if len(r[number]) > 1 else 0 for r in own]
-            places = [BITS.index(r["bits"]) for r in own]
-            axis.errorbar(places, [mean(r[number]) for r in own], errors, fmt="o-", capsize=3, label=name)
+        for name, errors in dict.fromkeys((r["run"][0], r["run"][2]) for r in records if r["run"][1] < 32):
+            own = [r for r in records if r["run"][0] == name and r["run"][2] in ("sent", errors)]
+            places, values = [BITS.index(r["run"][1]) for r in own], [mean(r[number]) for r in own]
+            bars = [statistics.stdev(r[number]) if len(r[number]) > 1 else 0 for r in own]
+            color, style = f"C{list(METHODS).index(name)}", "o-" if errors == "feedback" else "s--"
+            axis.errorbar(places, values, bars, fmt=style, color=color, capsize=3, label=f"{name}, {errors}")
         axis.set_xticks(range(len(BITS)), [str(bits) for bits in BITS])
         axis.set_xlabel("bits an entry")
         axis.set_title(label, fontsize=10)
@@ -125,8 +133,9 @@ def page(kept: dict[str, Any], plot: Path, path: Path) -> str:
 ```
 
 FedAvg, FedSAM (ρ = 0.1) and FedGloSS (ρ = ρ_l = 0.1, β = 10, dual released), with replies as they are (32 bits) and
-through [compress](methods/compress.md) with 8, 4 and 1 bits an entry and error feedback. The setting is that of
-FL-SAM's table: {setting["dataset"]}, {setting["model"]}, {setting["rounds"]} rounds, {setting["cohort"]} of
+through [compress](methods/compress.md) with 8, 4 and 1 bits an entry, with error feedback or with errors dropped. The
+setting is that of FL-SAM's table: {setting["dataset"]}, {setting["model"]}, {setting["rounds"]} rounds,
+{setting["cohort"]} of
 {setting["clients"]} clients, partition {setting["partition"]} with α = {setting["alpha"]:g}. Accuracy is the mean over
 the last tenth of the rounds. λ1, LPF (σ = 0.01) and the rise of LPF over the loss are those of the final models on the
 test set. Means over seeds {seeds} with standard deviations; ratios are to the same method with 32 bits; bytes are those
@@ -146,6 +155,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     parser.add_argument("--bits", type=int, nargs="+", choices=BITS, default=list(BITS))
+    parser.add_argument("--error-feedback", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--runs", type=Path, default=Path("runs/compression"))
     parser.add_argument("--out", type=Path, required=True)
@@ -154,14 +164,14 @@ def main() -> None:
     given = parser.parse_args()
     kept = json.loads(given.out.read_text()) if given.out.exists() else first_document(given)
     for name, bits in [(name, bits) for name in given.methods for bits in given.bits]:
-        if any((r["method"], r["bits"]) == (name, bits) for r in kept["records"]):
+        if any(r["run"] == identity(name, bits, given) for r in kept["records"]):
             continue
         try:
             kept["records"].append(measure(name, bits, given))
         except ff.UserError as error:  # it diverged
             print(f"{name} with {bits} bits: {error}", file=sys.stderr)
             continue
-        kept["records"].sort(key=lambda r: (list(METHODS).index(r["method"]), -r["bits"]))
+        kept["records"].sort(key=lambda r: (list(METHODS).index(r["run"][0]), r["run"][2] == "dropped", -r["run"][1]))
         given.out.write_text(json.dumps(kept, indent=1) + "\n")
     print(json.dumps(kept["machine"]), table(kept["records"]), sep="\n")
     if given.plot:
@@ -174,7 +184,8 @@ def first_document(given: argparse.Namespace) -> dict[str, Any]:
     """What --out says besides the records: machine, command and setting."""
     setting = experiment("fedavg", 32, given)
     names = ("dataset", "model", "rounds", "clients", "cohort", "partition", "alpha", "seeds", "precision")
-    command = shlex.join(["python", "benchmarks/compression.py", *sys.argv[1:]])
+    chosen = ["--dataset", given.dataset, "--rounds", given.rounds, "--seeds", *given.seeds, "--device", given.device]
+    command = shlex.join(["python", "benchmarks/compression.py", *map(str, chosen), "--out", "compression.json"])
     shown = {name: getattr(setting, name) for name in names}
     return {"machine": describe(), "command": command, "setting": shown, "records": []}
 

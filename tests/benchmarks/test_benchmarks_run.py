@@ -193,7 +193,7 @@ def test_compression(tmp_path) -> None:
     where = ["--runs", str(tmp_path / "runs"), "--out", str(files["json"]), "--plot", str(files["png"])]
     text = run("compression.py", *small, *where, "--bits", "32", "1", "--page", str(files["md"]))
     full, one_bit = json.loads(files["json"].read_text())["records"]
-    assert (full["bits"], one_bit["bits"]) == (32, 1)
+    assert (full["run"], one_bit["run"]) == (["fedavg", 32, "sent"], ["fedavg", 1, "feedback"])
     assert one_bit["bytes_up"] < full["bytes_up"] / 25
     assert all(record["lambda1"][0] > 0 for record in (full, one_bit))
     assert text.splitlines()[1:] == [line for line in files["md"].read_text().splitlines() if line.startswith("|")]
