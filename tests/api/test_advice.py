@@ -19,7 +19,7 @@ LABELS = np.arange(64) % 4
 SAMPLES = DRAW.normal(size=(64, 5)).astype("float32")
 PLAIN = ff.Dataset.from_arrays(SAMPLES, LABELS, SAMPLES, LABELS)
 NATURAL = ff.Dataset.from_arrays(SAMPLES, LABELS, SAMPLES, LABELS, clients=np.arange(64).reshape(8, 8).tolist())
-SMALL = ff.Experiment(dataset=PLAIN, model="mlp", clients=4, cohort=2, rounds=2, partition="iid")
+SMALL = ff.Experiment(dataset=PLAIN, model="mlp", clients=4, cohort=2, rounds=2, partition="iid", engine="sequential")
 IN_NATURAL: dict[str, Any] = {"dataset": NATURAL, "partition": "auto"}
 CASES: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [  # option, without effect, with it, the line
     ("clients", IN_NATURAL, {}, "clients=4: ignored, the data name 8 clients"),

@@ -16,7 +16,15 @@ from fedflat.runs.folder import load_tensors
 from fedflat.runs.read import read_stored_run
 
 SMALL = ff.Experiment(
-    rounds=4, clients=4, cohort=2, partition="iid", model="mlp", local_epochs=1, checkpoint_every=2, seeds=(0, 1)
+    rounds=4,
+    clients=20,
+    cohort=2,
+    partition="iid",
+    model="mlp",
+    local_epochs=1,
+    checkpoint_every=2,
+    seeds=(0, 1),
+    engine="sequential",
 )
 
 

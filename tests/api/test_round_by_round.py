@@ -12,7 +12,14 @@ import fedflat as ff
 from fedflat.runs.read import read_stored_run
 
 SMALL = ff.Experiment(
-    method=ff.FedGloSS(), rounds=3, clients=4, cohort=2, partition="iid", model="mlp", local_epochs=1, eval_every=2
+    method=ff.FedGloSS(),
+    rounds=3,
+    cohort=2,
+    partition="iid",
+    model="mlp",
+    local_epochs=1,
+    eval_every=2,
+    engine="sequential",
 )
 
 

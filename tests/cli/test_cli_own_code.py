@@ -147,6 +147,13 @@ def test_comparisons_and_sweeps_try_a_method_first(files: Path, capsys: pytest.C
     assert not list(files.glob("two/*/metrics.jsonl"))
 
 
+def test_mistakes_in_a_notebook_are_one_line() -> None:
+    cell: dict[str, type[ff.Method]] = {"__name__": "__main__"}  # type: ignore[dict-item]
+    exec(compile(f"{HEAD} {IF_TENSOR}\n", "<cell 3>", "exec"), cell)
+    with pytest.raises(ff.UserError, match=r"method Bad: line 13 of <cell 3>: step and reply run for many clients"):
+        ff.run(ff.Experiment(method=cell["Bad"](), dataset="my_data.py:load", model="my_model.py:Net", cohort=2))
+
+
 def test_debug_shows_everything_and_sequential_takes_if(files: Path) -> None:
     (files / "bad.py").write_text(f"{HEAD} {IF_TENSOR}\n")
     with pytest.raises(ff.UserError) as error:

@@ -31,16 +31,21 @@ RULES = {  # parts of torch's messages, and the rules of core/method.py that the
 }
 
 
-def own_files(method: Method) -> list[Path]:
-    """Return the files of a method, and of those it wraps, that are not of this package."""
+def is_own_method(method: Method) -> bool:
+    """Return whether a method, or one that it wraps, is not of this package."""
     inner = getattr(method, "inner", None)
+    return not type(method).__module__.startswith("fedflat.") or (isinstance(inner, Method) and is_own_method(inner))
+
+
+def own_files(method: Method) -> list[Path]:
+    """Return the files, or cells of a notebook, of a method and of those it wraps that are not of this package."""
+    inner, cls = getattr(method, "inner", None), type(method)
     rest = own_files(inner) if isinstance(inner, Method) else []
-    if type(method).__module__.startswith("fedflat."):
+    if cls.__module__.startswith("fedflat."):
         return rest
-    try:
-        return [Path(inspect.getfile(type(method))).resolve(), *rest]
-    except (OSError, TypeError):  # defined in a notebook
-        return rest
+    names = [function.__code__.co_filename for function in vars(cls).values() if inspect.isfunction(function)]
+    written = dict.fromkeys(name for name in names if name != "<string>")  # that is what dataclass generates
+    return [*(Path(name).resolve() for name in written), *rest]
 
 
 @contextmanager
@@ -60,7 +65,7 @@ def check_own_method(method: Method, task: Task, params: Tensor, batch: Batch, v
         batch: a batch of a client.
         vectorised: whether the engine trains many clients at once.
     """
-    if type(method).__module__.startswith("fedflat.") and not own_files(method):
+    if not is_own_method(method):
         return
     with torch.no_grad(), explain_method_errors(method):
         _play_round(_Checker(method, params), task, batch, vectorised)

@@ -41,7 +41,7 @@ STOP = Stop()
 
 @dataclass(frozen=True)
 class TrainingView:
-    """What callbacks see of a training. Rows, states and models are copies.
+    """What callbacks see of a training. Rows, states and models are copies, made when they are asked for.
 
     Attributes:
         experiment: what is trained.
