@@ -29,6 +29,7 @@ from rich.progress import (
 )
 
 SECONDS_BETWEEN_LINES = 30.0  # of a log, at least; also before its first line
+NARROW = 110  # a terminal of fewer columns has a shorter bar, and fewer figures beside it
 _T = TypeVar("_T")
 
 
@@ -37,7 +38,13 @@ def _bar(*columns: ProgressColumn, shown: bool = True, transient: bool = False) 
     console = Console(stderr=True)
     disable = not (shown and console.is_terminal)
     label = TextColumn("{task.description}")
-    return Progress(label, BarColumn(), *columns, console=console, transient=transient, disable=disable)
+    bar = BarColumn(40 if console.width >= NARROW else 8)
+    return Progress(label, bar, *columns, console=console, transient=transient, disable=disable)
+
+
+def shorten_middle(text: str, width: int) -> str:
+    """Return a text that is too long with … for its middle: names and numbers tend to differ at their ends."""
+    return text if len(text) <= width else f"{text[: width - width // 2 - 1]}…{text[-(width // 2) :]}"
 
 
 class LogTicker:
@@ -68,7 +75,9 @@ class TrainingBar:
         self.label, self.rounds = label, rounds
         self._ticker = LogTicker()
         self._progress = _bar(MofNCompleteColumn(), TextColumn("{task.fields[figures]}"), TimeRemainingColumn())
-        self._task = self._progress.add_task(label, total=rounds, figures="")
+        self._narrow = self._progress.console.width < NARROW
+        shown = shorten_middle(label, self._progress.console.width // 3) if self._narrow else label
+        self._task = self._progress.add_task(shown, total=rounds, figures="")
 
     def __enter__(self) -> TrainingBar:
         self._progress.start()
@@ -82,7 +91,8 @@ class TrainingBar:
     def update(self, round: int, rows: list[dict[str, Any]]) -> None:
         """Show that `round` rounds are done, with the newest metrics `rows` (one per seed, empty before the first)."""
         accuracy = f"accuracy {fmean(row['accuracy'] for row in rows):.1%}" if rows else ""
-        figures = f"{accuracy}  {self._loss(rows)}  {self._progress.tasks[0].speed or 0.0:.1f} rounds/s" if rows else ""
+        speed = f"{self._progress.tasks[0].speed or 0.0:.1f} rounds/s"
+        figures = accuracy if self._narrow or not rows else f"{accuracy}  {self._loss(rows)}  {speed}"
         self._progress.update(self._task, completed=round, figures=figures)
         self._ticker.tell(f"{self.label}: round {round} of {self.rounds}" + (f", {accuracy}" if rows else ""))
 

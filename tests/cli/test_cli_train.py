@@ -134,7 +134,15 @@ def test_compare_continues_after_divergence(tmp_path: Path, capsys) -> None:
     diverged = {name: result["diverged"] for name, result in results.items()}
     assert diverged == {"fedsol-rho=1": False, "fedsol-rho=1e30-lam=fixed": True, "fedavg": False}
     table = capsys.readouterr().out
-    for words in (*specs[:2], "fedavg", "rounds to 50%", "diverged: seed 0", str(out / "report.html")):
+    for words in (
+        "FedSOL, ρ = 1, ",
+        "FedSOL, ρ = 1e+30, ",
+        "λ = fixed",
+        "FedAvg",
+        "rounds to 50%",
+        "diverged: seed 0",
+        str(out / "report.html"),
+    ):
         assert words in table
     page = (out / "report.html").read_text()
     assert all(name in page for name in results)
@@ -145,7 +153,7 @@ def test_resumed_comparison_keeps_finished_methods(tmp_path: Path, monkeypatch: 
     out, words = tmp_path / "both", ["compare", "fedavg", "fedgloss", *SMALL, "--checkpoint-every", "1"]
 
     def update(bar: TrainingBar, round: int, rows: object) -> None:
-        if round == 2 and bar.label == "fedgloss":
+        if round == 2 and bar.label == "fedgloss (2 of 2)":
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
@@ -171,10 +179,10 @@ def test_lines_where_there_is_no_terminal(tmp_path: Path, monkeypatch: pytest.Mo
     assert main(["compare", "fedavg", "fedsol", *SMALL, "--eval-every", "2", "--out", str(out)]) == 0
     lines = capsys.readouterr().err.splitlines()
     assert [line.partition(",")[0] for line in lines] == [
-        f"{name}: round {round} of 4" for name in ("fedavg", "fedsol") for round in (1, 2, 3, 4)
+        f"{name}: round {round} of 4" for name in ("fedavg (1 of 2)", "fedsol (2 of 2)") for round in (1, 2, 3, 4)
     ]
     last = metrics(out / "fedsol")[-1]["accuracy"]
-    assert lines[-1] == f"fedsol: round 4 of 4, accuracy {last:.1%}"
+    assert lines[-1] == f"fedsol (2 of 2): round 4 of 4, accuracy {last:.1%}"
     assert main(["personalise", str(out / "fedavg"), "--epochs", "0", "--no-alone"]) == 0
     assert capsys.readouterr().err.splitlines()[-1].startswith("personalising: 8 of 8, client 3 of seed 0")
     assert main(["analyse", str(out / "fedavg"), "--what", "lpf", "path", "--draws", "4", "--grid", "2"]) == 0
@@ -198,11 +206,18 @@ def test_an_analysis_that_measures_nothing(words: str, problem: str, tmp_path: P
     assert not (out / "analysis").exists()
 
 
-def test_progress_bar_on_a_terminal(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("columns", "shown"),
+    [
+        ("120", r"fedavg .*4/4 accuracy [\d.]+% +loss [\d.]+ +[\d.]+ rounds/s"),
+        ("80", r"fedavg .*4/4 accuracy [\d.]+% 0:"),
+    ],
+)
+def test_progress_bar_on_a_terminal(columns: str, shown: str, tmp_path: Path) -> None:
     reading, terminal = pty.openpty()
     words = [sys.executable, "-m", "fedflat", "run", "fedavg", *SMALL, "--out", str(tmp_path / "run")]
     process = subprocess.Popen(
-        words, stdout=subprocess.PIPE, stderr=terminal, env=os.environ | {"TERM": "xterm", "COLUMNS": "100"}
+        words, stdout=subprocess.PIPE, stderr=terminal, env=os.environ | {"TERM": "xterm", "COLUMNS": columns}
     )
     os.close(terminal)
     received = b""
@@ -215,4 +230,4 @@ def test_progress_bar_on_a_terminal(tmp_path: Path) -> None:
     assert process.wait() == 0
     os.close(reading)
     text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", received.decode())
-    assert re.search(r"fedavg .*4/4 accuracy [\d.]+% +loss [\d.]+ +[\d.]+ rounds/s", text)
+    assert re.search(shown, text)

@@ -248,3 +248,51 @@ def test_docstrings_have_a_summary_formulas_and_costs(name: str) -> None:
     for method in (FedGloSS(), FedGF()):
         measures = {key.split(".")[1] for probed in probe_rounds(method, name) for key in probed.values}
         assert all(f"{measure} = " in row["formulas"] or f"{measure}[" in row["formulas"] for measure in measures)
+
+
+def hessian(w: torch.Tensor) -> np.ndarray:
+    """The Hessian of the mean loss on the test samples, by differences of exact gradients."""
+    test = tiny.client_data().test()
+    return torch.func.jacrev(lambda v: tiny.task().grad(v, test))(w).numpy()
+
+
+def test_sharpness() -> None:
+    for probed in probe_rounds(FedAvg(), "sharpness"):
+        values = np.linalg.eigvalsh(hessian(probed.server_after.params))
+        found = probed.values["sharpness.lambda1"]
+        assert values[-2] < found <= values[-1] * (1 + 1e-9)
+        assert found == near(values[-1], rel=0.02)
+
+
+def test_clients() -> None:
+    data = tiny.client_data()
+    for probed in probe_rounds(FedAvg(), "clients"):
+        shares = [
+            (outputs(probed.server_after.params, data.x[rows].double()).argmax(-1) == data.y[rows].numpy()).mean()
+            for rows in map(data.rows_of, range(len(data.counts)))
+        ]
+        assert probed.values["clients.accuracy"] == near(shares)
+        assert probed.values["clients.worst"] == near(min(shares))
+        assert probed.values["clients.spread"] == near(np.std(shares))
+        assert probed.values["clients.jain"] == near(sum(shares) ** 2 / (len(shares) * sum(a * a for a in shares)))
+
+
+def test_alignment() -> None:
+    for probed in probe_rounds(FedAvg(), "alignment"):
+        one, two = (probed.local_models - probed.job.message.params).numpy()
+        lengths = np.linalg.norm(one), np.linalg.norm(two)
+        assert probed.values["alignment.cosine"] == near(one @ two / (lengths[0] * lengths[1]))
+        assert probed.values["alignment.mean_update"] == near(np.linalg.norm((one + two) / 2) / np.mean(lengths))
+
+
+def test_class_forgetting() -> None:
+    y = tiny.client_data().test().y.numpy()
+    for probed in probe_rounds(FedAvg(), "class-forgetting"):
+        assert probed.values["class-forgetting.client"] == probed.job.clients
+        before, *after = (
+            [correct(w)[y == c].mean() if (y == c).any() else np.nan for c in range(3)]
+            for w in (probed.job.message.params, *probed.local_models)
+        )
+        expected = [b - a for each in after for b, a in zip(before, each, strict=True)]
+        found = [np.nan if value is None else value for value in probed.values["class-forgetting.forgotten"]]
+        assert found == near(expected, nan_ok=True)

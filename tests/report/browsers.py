@@ -15,8 +15,9 @@ from selenium.webdriver.support.ui import WebDriverWait
 
 WEBGL = ("--use-gl=angle", "--use-angle=swiftshader", "--enable-unsafe-swiftshader")
 NO_WEBGL = ("--disable-gpu", "--disable-3d-apis")
-DRAWN = """return [...document.querySelectorAll('.plot')].every(plot => plot.querySelector('.main-svg'))
-    && document.querySelectorAll('.plot').length > 0"""
+DRAWN = """drawAll();
+const plots = [...document.querySelectorAll('.panel:not([hidden]) .plot')];
+return plots.every(plot => plot.querySelector('.main-svg')) && plots.length > 0"""
 
 
 @contextmanager
@@ -38,9 +39,10 @@ def chromium(*arguments: str) -> Iterator[webdriver.Chrome]:
         browser.quit()
 
 
-def visit(browser: webdriver.Chrome, page: Path) -> webdriver.Chrome:
-    """Open a page from disk and wait until its figures are drawn."""
-    browser.get(page.as_uri())
+def visit(browser: webdriver.Chrome, page: Path, view: str = "") -> webdriver.Chrome:
+    """Open a page from disk with a view in its address, and wait until its figures are drawn."""
+    browser.get("about:blank")
+    browser.get(page.as_uri() + view)
     wait(browser, DRAWN)
     return browser
 

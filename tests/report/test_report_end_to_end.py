@@ -15,8 +15,20 @@ from selenium.webdriver.common.by import By
 from fedflat.cli import main
 
 METHODS = ["fedavg", "fedsam", "fedsol", "fedgf", "fedgloss"]
-FIGURES = ["accuracy", "loss", "communication", "clients", "probe-classes-accuracy", "probe-drift", "probe-forgetting"]
+FIGURES = [
+    "accuracy",
+    "loss",
+    "communication",
+    "wins",
+    "pareto-bytes",
+    "pareto-seconds",
+    "clients",
+    "probe-classes-accuracy",
+    "probe-drift",
+    "probe-forgetting",
+]
 FIGURES += ["landscape", "spectrum", "hessian", "local", "barrier"]
+FIGURES += [f"sharpness-{what}-{y}" for what in ("lambda1", "trace", "lpf") for y in ("accuracy", "gap")]
 SMALL = "--rounds 3 --local-epochs 1 --cohort 3 --seeds 0 1 --probes drift forgetting classes"
 QUICK = "--grid 7 --samples 40 --run-seeds 0 --top 2 --probes 2 --draws 4 --clients 0"
 TYPES = "return [...document.querySelectorAll('#landscape .plot')].map(plot => plot.data[0].type)"
@@ -91,11 +103,11 @@ def tables_have_all_methods_and_sort(browser: webdriver.Chrome) -> None:
         head = browser.find_element(By.CSS_SELECTOR, f"#{table} th button")
         head.click()
         names = [cell.text for cell in browser.find_elements(By.CSS_SELECTOR, f"#{table} td:first-child")]
-        assert names == sorted(METHODS, reverse=True)
+        assert [name.lower() for name in names] == sorted(METHODS, reverse=True)
 
 
 def damaged_and_half_finished_runs_are_reported_and_skipped(browser: webdriver.Chrome, folder: Path) -> None:
-    warnings = [note.text for note in browser.find_elements(By.CSS_SELECTOR, "body > .warning")]
+    warnings = [note.text for note in browser.find_elements(By.CSS_SELECTOR, "main > .warning")]
     assert len(warnings) == 2
     assert f"skipped: {folder / 'damaged'}" in warnings[0]
     assert f"skipped in the results: {folder / 'half'}: unfinished (round 3 of 3)" in warnings[1]

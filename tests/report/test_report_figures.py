@@ -35,7 +35,7 @@ def test_figures_are_pdf_and_png_one_column_wide(words: list[str], tmp_path: Pat
     assert main([*words, "--figures", str(folder)]) == 0
     assert f"figures in {folder}" in capsys.readouterr().out
     keys = re.findall(r'<figure id="([^"]+)"', (tmp_path / "page.html").read_text())
-    expected = {*keys, "landscape-3d"}
+    expected = {*keys, "landscape-3d", "learning"}
     assert {"accuracy", "clients", "landscape", "spectrum", "probe-drift"} <= expected
     assert {path.name for path in folder.iterdir()} == {f"{key}.{kind}" for key in expected for kind in ("pdf", "png")}
     for key in expected:
@@ -45,8 +45,19 @@ def test_figures_are_pdf_and_png_one_column_wide(words: list[str], tmp_path: Pat
         assert b"/FontFile2" in pdf  # TrueType, embedded
         assert b"/Type3" not in pdf
         with Image.open(folder / f"{key}.png") as image:
-            assert image.width == round(3.3 * 300)
+            assert image.width == round((6.9 if key == "learning" else 3.3) * 300)
             assert len(image.convert("L").getcolors() or []) > 20
+
+
+def test_figures_in_the_style_of_cvpr(make_run: MakeRun, analyse: Callable[..., None], tmp_path: Path) -> None:
+    run = make_run("one", [0.5, 0.6])
+    analyse(run)
+    drawn = [c for c in page_contents([read_stored_run(run)]).charts if c.key in ("accuracy", "landscape")]
+    for columns, width in ((1, 3.25), (2, 6.875)):
+        draw_figures(drawn, tmp_path / str(columns), "cvpr", columns)
+        assert b"STIXGeneral" in (tmp_path / str(columns) / "accuracy.pdf").read_bytes()
+        with Image.open(tmp_path / str(columns) / "landscape-3d.png") as image:
+            assert image.width == pytest.approx(width * 300, abs=1)
 
 
 def coloured(path: Path) -> float:

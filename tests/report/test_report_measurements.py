@@ -38,7 +38,7 @@ def read(folders: list[Path]) -> tuple[PageContents, dict[str, list[bool]]]:
     runs = [read_stored_run(folder) for folder in folders]
     found = page_contents(runs)
     table = flatness_table(runs, found.settings, found.documents)
-    return found, {heading: [row[n].best for row in table.rows] for n, heading in enumerate(table.headings)}
+    return found, {heading: [bool(row[n].mark) for row in table.rows] for n, heading in enumerate(table.headings)}
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def read(folders: list[Path]) -> tuple[PageContents, dict[str, list[bool]]]:
     [
         ({"sigma": 0.5}, {"lpf"}),
         ({"rho": 1.0}, {"discrepancy"}),
-        ({"on": "train"}, {"hessian", "lpf", "spectrum", "landscape", "path", "barrier"}),
+        ({"on": "train"}, {"hessian", "lpf", "spectrum", "landscape", "path", "barrier", "barriers"}),
         ({"clients": [3]}, {"discrepancy", "local", "local-landscape"}),
         ({"solver": "power"}, {"hessian"}),
         ({"seed": 1}, {*MEASUREMENT_SETTINGS}),
@@ -78,8 +78,9 @@ def test_the_page_names_the_differing_settings_and_their_runs(
 ) -> None:
     folders = [*pair(sigma=0.5, clients=[0, 3]), make_run("c", [0.5])]
     analyse(folders[2], sigma=0.5)
-    warning = "lpf was measured in different ways, which are not compared: sigma 0.01 (a) and 0.5 (b, c)"
-    clients = "local was measured in different ways, which are not compared: clients – (a, c) and 0 3 (b)"
+    differ, (a, b, c) = "was measured in different ways, which are not compared", (f"FedAvg ({name})" for name in "abc")
+    warning = f"lpf {differ}: sigma 0.01 ({a}) and 0.5 ({b}, {c})"
+    clients = f"local {differ}: clients – ({a}, {c}) and 0 3 ({b})"
     assert {warning, clients} <= {*make_report(folders, tmp_path / "page.html", 0.8)}
     assert warning in (tmp_path / "page.html").read_text()
     assert read(folders)[1]["LPF"] == [False, True, True]

@@ -12,9 +12,9 @@ from fedflat.cli import main
 from fedflat.methods.fedgf import FedGF
 from fedflat.methods.fedsam import FedSAM
 from fedflat.methods.fedsol import FedSOL
-from fedflat.methods.wrappers import ServerMomentum
-from fedflat.report.comparison import common_settings, method_labels, training_settings
+from fedflat.report.comparison import common_settings, training_settings
 from fedflat.report.html import page_contents
+from fedflat.report.run_labels import label_runs
 from fedflat.report.tables import PageTable, flatness_table, results_table
 from fedflat.runs.read import StoredRun, read_stored_run
 
@@ -34,20 +34,13 @@ def column(table: PageTable, heading: str) -> list[str]:
 
 
 def bold(table: PageTable, heading: str) -> list[bool]:
-    return [row[table.headings.index(heading)].best for row in table.rows]
+    return [row[table.headings.index(heading)].mark == "best" for row in table.rows]
 
 
-def test_folders_have_a_column_if_they_are_not_named_like_their_methods(make_run: MakeRun) -> None:
-    plain = results(read(make_run("fedavg", [0.5]), make_run("fedsam", [0.5], method=FedSAM())))
-    assert plain.headings[:2] == ["method", "accuracy"]
-    other = results(read(make_run("r", [0.5], method=FedSOL()), make_run("fedgf", [0.5], method=FedGF())))
-    assert (column(other, "method"), column(other, "folder")) == (["fedsol", "fedgf"], ["r", "fedgf"])
-
-
-def test_runs_of_one_method_show_the_hyper_parameters_in_which_they_differ(make_run: MakeRun) -> None:
-    methods = [FedSOL(rho=2.0), FedSOL(rho=0.5), FedSAM(), ServerMomentum(), ServerMomentum(FedSAM(), beta=0.5)]
-    runs = read(*(make_run(str(n), [0.5], method=method) for n, method in enumerate(methods)))
-    assert method_labels(runs) == ["fedsol:rho=2", "fedsol:rho=0.5", "fedsam", "fedavgm", "fedavgm+fedsam"]
+def test_a_run_has_its_label_and_folder_in_the_table(make_run: MakeRun) -> None:
+    runs = label_runs(read(make_run("r", [0.5], method=FedSOL()), make_run("fedgf", [0.5], method=FedGF())))
+    table = results(runs)
+    assert (column(table, "run"), column(table, "folder")) == (["FedSOL", "FedGF"], ["r", "fedgf"])
 
 
 def test_differing_settings_have_a_column_and_the_rest_is_listed_once(make_run: MakeRun) -> None:
@@ -56,7 +49,7 @@ def test_differing_settings_have_a_column_and_the_rest_is_listed_once(make_run: 
         make_run("b", [0.5], lr_decay=0.99, partition="shards", shards=3, method=FedSAM()),
     )
     table = results(runs)
-    assert table.headings[2:-6] == ["partition", "alpha", "rounds", "shards"]
+    assert table.headings[7:] == ["partition", "alpha", "rounds", "shards"]
     assert column(table, "partition") == ["dirichlet", "shards"]
     assert (column(table, "alpha"), column(table, "shards")) == (["0.1", "–"], ["–", "3"])
     assert column(table, "rounds") == ["2", "1"]
@@ -121,13 +114,14 @@ def test_validation_is_not_called_test(shares: tuple[float, float], samples: str
     assert found["accuracy"].title == f"Accuracy on the {samples} set"
     assert found["loss"].title == f"Loss on the {samples} set"
     assert {found[key].y.label for key in ("accuracy", "communication")} == {f"{samples} accuracy"}
-    assert f"Accuracy on the global {samples} data" in found["probe-forgetting"].caption
+    assert f"on the global {samples} data" in found["probe-forgetting"].caption
     assert f"Accuracy on the {samples} set" in results(runs).caption
 
 
 def test_a_page_that_mixes_test_and_validation_warns(make_run: MakeRun, tmp_path: Path, capsys) -> None:
     runs, page = [make_run("a", [0.5]), make_run("b", [0.6], validation=0.1)], tmp_path / "page.html"
-    warning = "test and validation runs mixed: do not compare b (validation set) with the others (test)"
+    name = "FedAvg, validation = 0.1"
+    warning = f"test and validation runs mixed: do not compare {name} (validation set) with the others (test)"
     for given, mixed in ((runs, True), (runs[:1], False), (runs[1:], False)):
         assert main(["report", *map(str, given), "--out", str(page)]) == 0
         assert (warning in page.read_text()) == mixed

@@ -24,6 +24,7 @@ COMMANDS = {
     ),
     "tune": ("fedflat.cli.tune:tune_command", "search for good options: fedflat tune fedsol --space rho=0.1..5:log"),
     "report": ("fedflat.cli.report:report_command", "write one HTML page about runs: fedflat report runs/*"),
+    "watch": ("fedflat.cli.watch:watch_command", "the report in a browser while runs train: fedflat watch runs"),
     "analyse": ("fedflat.cli.analyse:analyse_command", "measure how flat minima are: fedflat analyse runs/*"),
     "personalise": ("fedflat.cli.personalise:personalise_command", "fine-tune a run's model for each client"),
     "methods": ("fedflat.cli.catalogue:methods_command", "list the methods, their options and what they send"),

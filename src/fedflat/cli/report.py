@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Literal
 
 from fedflat.cli.arguments import parse_options, split_positionals
 from fedflat.cli.catalogue import print_table
 from fedflat.cli.outputs import check_file
 from fedflat.errors import UserError
-from fedflat.options import Fraction
+from fedflat.options import Fraction, Range
 from fedflat.runs.result import CostToReach, bytes_per_round, cost_to_reach
 
 
@@ -22,9 +24,17 @@ class ReportOptions:
     target: Fraction = 0.8
     """Accuracy for the column "rounds to ...": the first round that reaches it."""
     figures: Path | None = None
-    """Folder for the page's figures as PDF and PNG, sized for a column of a paper."""
+    """Folder for the page's figures as PDF and PNG, sized for a paper."""
+    style: Literal["plain", "cvpr"] = "plain"
+    """How figures look: sans serif, or as CVPR's LaTeX template with Times and markers."""
+    columns: Annotated[int, Range(1, 2)] = 1
+    """How many columns of the paper a figure spans."""
     tensorboard: Path | None = None
     """Folder for TensorBoard's event files (needs fedflat[tensorboard])."""
+    label: tuple[str, ...] = ()
+    """Names for runs, as RUN=TEXT; RUN is a folder or its name."""
+    order: tuple[str, ...] = ()
+    """Runs to list first, by folder or label; the others follow by method and hyper-parameters."""
 
 
 def report_command(words: list[str]) -> None:
@@ -36,10 +46,43 @@ def report_command(words: list[str]) -> None:
     check_file(options.out, "report.html")
     from fedflat.reproduce import write_report
 
-    for warning in write_report(runs, options.out, options.target, options.figures, options.tensorboard):
+    labels = parse_labels(options.label, runs)
+    for warning in write_report(
+        runs,
+        options.out,
+        options.target,
+        options.figures,
+        options.tensorboard,
+        labels,
+        options.order,
+        options.style,
+        options.columns,
+    ):
         print(warning)
     written = {"report": options.out, "figures": options.figures, "events": options.tensorboard}
     print(", ".join(f"{what} in {path}" for what, path in written.items() if path))
+
+
+def parse_labels(words: Sequence[str], runs: Sequence[str]) -> dict[str, str]:
+    """Return the text of each run from words RUN=TEXT; raise UserError for a word that does not begin with a run.
+
+    Both parts may have = in them, so RUN is whatever names one of the runs.
+
+    Args:
+        words: the words.
+        runs: the paths of the report.
+    """
+    from fedflat.runs.read import run_folders_in
+
+    folders = [folder for path in runs for folder in run_folders_in(Path(path))]
+    names = {str(folder) for folder in folders} | {folder.name for folder in folders}
+    labels = {}
+    for word in words:
+        places = [n for n, character in enumerate(word) if character == "=" and word[:n].rstrip("/") in names]
+        if not places or not word[places[-1] + 1 :]:
+            raise UserError("label", word, f"must be RUN=TEXT; runs are {', '.join(folder.name for folder in folders)}")
+        labels[word[: places[-1]].rstrip("/")] = word[places[-1] + 1 :]
+    return labels
 
 
 @dataclass(frozen=True)

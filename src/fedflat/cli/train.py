@@ -188,7 +188,11 @@ def _train_all(
     done = {name: _finished_result(e, folders[name], files.resume) for name, e in experiments.items()}
     if remaining := {name: experiment for name, experiment in experiments.items() if not done[name]}:
         dry_run(remaining)
-    return [(name, done[name] or train_with_bar(e, folders[name], name, files)) for name, e in experiments.items()]
+    counted = {name: f"{name} ({number} of {len(experiments)})" for number, name in enumerate(experiments, 1)}
+    return [
+        (name, done[name] or train_with_bar(experiment, folders[name], counted[name], files))
+        for name, experiment in experiments.items()
+    ]
 
 
 TRACKERS = {"wandb": WandbLogger, "mlflow": MLflowLogger, "tensorboard": TensorBoardLogger}
@@ -218,10 +222,12 @@ def train_with_bar(experiment: Experiment, out: Path, label: str, files: RunFile
 
 def _print_and_report(results: list[tuple[str, Result]], runs: list[Path], page: Path, target: float) -> None:
     """Print the table of results, and write the report if the packages that it needs are installed."""
+    from fedflat.report.run_labels import label_runs
     from fedflat.report.tables import print_results
     from fedflat.reproduce import write_report
+    from fedflat.runs.read import read_stored_runs
 
-    print_results(results, target)
+    print_results(label_runs(read_stored_runs(runs)[0]), target)
     for label, result in results:
         if result.stopped:
             print(f"{label}: stopped after round {result.rounds} ({result.stopped})")

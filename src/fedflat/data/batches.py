@@ -97,6 +97,11 @@ class ClientBatches:
     def _epoch_steps(self, seeds: Sequence[int], round: int, clients: Sequence[int]) -> list[int]:
         return [self.steps_per_epoch(client) * self.epochs for client in clients]
 
+    def rows_of(self, client: int) -> Tensor:
+        """Return the row numbers of a client's training samples."""
+        start = int(self._starts[client])
+        return self._rows[start : start + self.counts[client]]
+
     def lengths(self, seeds: Sequence[int], round: int, clients: Sequence[int], exchange: int = 0) -> list[int]:
         """Return how many steps each client takes."""
         return self._step_counts(seeds, round, clients)

@@ -92,8 +92,9 @@ def analyse(
     if not finished:
         raise _all_failed("nothing to measure", problems)
     analysis = Analysis({run.name: {} for run in finished}, problems)
-    if "barrier" in settings.what and len(finished) < 2:
-        problems.append(UserError(None, "barrier", "needs two runs, and there is only one"))
+    for name in ("barrier", "barriers"):
+        if name in settings.what and len(finished) < 2:
+            problems.append(UserError(None, name, "needs two runs, and there is only one"))
     ticker = LogTicker()
     for run, following in zip(finished, [*finished[1:], None], strict=True):
         for job in _measurement_jobs(run, following, finished):
@@ -149,7 +150,11 @@ def _measurement_jobs(
     alike_params = [trial.server.params for other in alike for trial in other.trials]
     models = [ModelToMeasure(run, trial, alike_params) for trial in run.trials]
     for name in dict.fromkeys(run.settings.what):
-        if name != "barrier":
+        if name == "barriers":
+            others = alike[alike.index(run) + 1 :]
+            if others:
+                yield _barriers_job(models, others)
+        elif name != "barrier":
             facts = {"directions_shared_by": [other.name for other in alike]}
             yield MeasurementJob(name, models, MEASUREMENTS[name], facts)
         elif following:
@@ -163,6 +168,19 @@ def _barrier_job(models: list[ModelToMeasure], following: FinishedRun, alike: bo
     return MeasurementJob(
         "barrier", common, lambda model: measure_barrier(model, others[model.trial.seed]), {"to": following.name}
     )
+
+
+def _barriers_job(models: list[ModelToMeasure], others: Sequence[FinishedRun]) -> MeasurementJob:
+    """Return the measurement of the barriers to the models of all later runs that have the same seed."""
+    params = {(other.name, trial.seed): trial.server.params for other in others for trial in other.trials}
+
+    def measure(model: ModelToMeasure) -> Measurement:
+        to = [other.name for other in others if (other.name, model.trial.seed) in params]
+        found = [measure_barrier(model, params[name, model.trial.seed]).numbers for name in to]
+        columns = {"to": to, "barrier": [numbers["barrier"] for numbers in found]}
+        return Measurement({}, columns | {"distance": [numbers["distance"] for numbers in found]})
+
+    return MeasurementJob("barriers", models, measure, {})
 
 
 def _measure_and_write(job: MeasurementJob, run: FinishedRun, analysis: Analysis) -> None:

@@ -31,7 +31,7 @@ from fedflat.runs.experiment import Experiment
 from fedflat.runs.read import TrainedRun, read_experiment, read_trained_run
 
 MeasurementName = Literal[
-    "hessian", "landscape", "lpf", "discrepancy", "barrier", "path", "spectrum", "local", "local-landscape"
+    "hessian", "landscape", "lpf", "discrepancy", "barrier", "barriers", "path", "spectrum", "local", "local-landscape"
 ]
 Length = Annotated[float, Range(0, 1e6, open=True)]
 

@@ -14,6 +14,7 @@ from fedflat.core.task import Batch, Task
 from fedflat.data.batches import ClientBatches
 from fedflat.engine.rounds import CohortJob, TrainedCohort, Trial
 from fedflat.errors import UserError, near_miss
+from fedflat.probes.clients import probe_alignment, probe_class_forgetting, probe_clients, probe_sharpness
 from fedflat.probes.methods import (
     probe_communication,
     probe_cost,
@@ -30,6 +31,10 @@ PROBES: dict[str, Probe] = {
     "forgetting": probe_forgetting,
     "classes": probe_classes,
     "proximal": probe_proximal,
+    "sharpness": probe_sharpness,
+    "clients": probe_clients,
+    "alignment": probe_alignment,
+    "class-forgetting": probe_class_forgetting,
     "lambda": probe_strength,
     "norm": probe_norm,
     "fedgf": probe_fedgf,

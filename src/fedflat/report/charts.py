@@ -5,14 +5,18 @@ The page draws them with plotly (assets/*.js), matplotlib_figures.py draws them 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
 
 from fedflat.runs.result import mean_std
 
-# Seven colours that colour-blind readers can tell apart.
-COLOURS = ("#0077bb", "#ee7733", "#009988", "#ee3377", "#33bbee", "#cc3311", "#999999")
+# Seven colours that colour-blind readers can tell apart, with a contrast of at least 3 : 1 to the page's background.
+COLOURS = ("#0077bb", "#c85200", "#00806f", "#d4246c", "#7a4fb5", "#8c6d00", "#6b7280")  # on white
+DARK_COLOURS = ("#4db2f0", "#ff9350", "#33c9b5", "#ff7fab", "#bb9af0", "#e0bd4a", "#a3abb5")  # in the dark theme
 
 DASHES = (  # lengths of strokes and gaps in turn, as multiples of the line's width; () is a solid line
     (),
@@ -51,7 +55,7 @@ class Axis:
     """The label of an axis, the format of its numbers, and whether it is logarithmic."""
 
     label: str
-    form: Literal["number", "percent", "bytes"] = "number"
+    form: Literal["number", "percent", "bytes", "round"] = "number"
     log: bool = False
 
 
@@ -61,23 +65,27 @@ class ChartLine:
 
     Args:
         name: the text in the legend.
-        colour: index into COLOURS, taken modulo their number.
+        run: number of the run in the report, which gives the colour: an index into COLOURS modulo their number.
         x: where the points are, in ascending order for a line.
         y: one value for each x; None leaves a gap.
         low: lower edge of the band around the line, one value for each x; empty for no band.
         high: upper edge of the band.
         dash: index into DASHES, or into SYMBOLS for markers, modulo their number.
         marks: draw markers instead of a line.
+        seeds: the values of each seed, one for each x; None where a seed has none.
+        lost: round and value at which a seed's loss stopped being finite; the value is None if it was never finite.
     """
 
     name: str
-    colour: int
+    run: int
     x: list[float]
     y: list[float | None]
     low: list[float] = field(default_factory=list)
     high: list[float] = field(default_factory=list)
     dash: int = 0
     marks: bool = False
+    seeds: dict[str, list[float | None]] = field(default_factory=dict)
+    lost: tuple[float, float | None] | None = None
 
 
 @dataclass(frozen=True)
@@ -107,12 +115,27 @@ class Curves:
 
 @dataclass(frozen=True)
 class Grid:
-    """One panel of a heat map or landscape: the value z[i][j] at (x[j], y[i]); None is left empty."""
+    """One panel of a heat map or landscape: the value z[i][j] at (x[j], y[i]); None is left empty.
+
+    Args:
+        name: the panel's title.
+        x: where the columns are.
+        y: where the rows are.
+        z: the values, row by row.
+        run: the number of the run it belongs to, None if it belongs to none or several.
+        x_names: names of the columns instead of numbers.
+        y_names: names of the rows.
+        text: what the cells say, row by row; empty for nothing.
+    """
 
     name: str
     x: list[float]
     y: list[float]
     z: list[list[float | None]]
+    run: int | None = None
+    x_names: list[str] = field(default_factory=list)
+    y_names: list[str] = field(default_factory=list)
+    text: list[list[str]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -147,15 +170,40 @@ class Grids:
 Chart = Curves | Grids
 
 
-def dash_index(run: int, variant: int = 0, variants: int = 1) -> int:
-    """Return the `dash` of a run's line such that no two lines of one colour get the same.
+def dash_index(run: int, variant: int = 0) -> int:
+    """Return the `dash` of a run's line. Up to 28 runs no two lines of a chart share colour and dashes.
+
+    Colours repeat after seven runs and dashes after eight.
 
     Args:
-        run: number of the run; runs share a colour when their numbers are equal modulo len(COLOURS).
-        variant: number of the line among those that the chart has for each run.
-        variants: how many lines the chart has for each run.
+        run: number of the run.
+        variant: 0 or 1, the number of the line among those that the chart has for each run.
     """
-    return run // len(COLOURS) * variants + variant
+    return run + len(DASHES) // 2 * variant
+
+
+def thin_line(line: ChartLine, limit: int) -> ChartLine:
+    """Return the line with about `limit` points: the lowest and the highest of each stretch, the first and the last.
+
+    Args:
+        line: the line; it is returned as it is if it has no more points.
+        limit: how many points a screen can show.
+    """
+    count = len(line.x)
+    if count <= limit:
+        return line
+    length, heights = 2 * count // limit, [math.inf if y is None else y for y in line.y]
+    ends = set()
+    for start in range(0, count, length):
+        known = [n for n in range(start, min(start + length, count)) if heights[n] < math.inf]
+        ends |= {min(known, key=heights.__getitem__), max(known, key=heights.__getitem__)} if known else set()
+    kept = sorted({0, count - 1, *ends})
+    picked: dict[str, Any] = {key: [values[n] for n in kept] if values else [] for key, values in _arrays(line).items()}
+    return replace(line, **picked, seeds={seed: [ys[n] for n in kept] for seed, ys in line.seeds.items()})
+
+
+def _arrays(line: ChartLine) -> dict[str, list[Any]]:
+    return {"x": line.x, "y": line.y, "low": line.low, "high": line.high}
 
 
 def mean_line(
@@ -163,7 +211,6 @@ def mean_line(
     run: int,
     points: Iterable[tuple[float, float]],
     variant: int = 0,
-    variants: int = 1,
     marks: bool = False,
 ) -> ChartLine:
     """Return the mean y at each x, with a band of ± one standard deviation if an x has several values.
@@ -173,15 +220,23 @@ def mean_line(
         run: number of the run, which gives the colour.
         points: (x, y) of all seeds, in any order.
         variant: number of the line among the run's lines in this chart; see dash_index.
-        variants: how many lines the chart has for each run.
         marks: draw markers instead of a line.
     """
     values: dict[float, list[float]] = {}
     for x, y in points:
         values.setdefault(x, []).append(y)
     xs = sorted(values)
-    means_stds = [mean_std(values[x]) for x in xs]
     has_band = any(len(ys) > 1 for ys in values.values())
+    means_stds = _means_and_stds([values[x] for x in xs])
     low, high = ([mean + sign * std for mean, std in means_stds] if has_band else [] for sign in (-1, 1))
     means: list[float | None] = [mean for mean, _ in means_stds]
-    return ChartLine(name, run, xs, means, low, high, dash_index(run, variant, variants), marks)
+    return ChartLine(name, run, xs, means, low, high, dash_index(run, variant), marks)
+
+
+def _means_and_stds(groups: list[list[float]]) -> list[tuple[float, float]]:
+    """Return mean_std of every group; at once if all groups have the same size, as thousands of evaluations have."""
+    sizes = {len(group) for group in groups}
+    if len(sizes) != 1 or sizes == {1}:
+        return [mean_std(group) for group in groups]
+    array = np.array(groups, dtype=float)
+    return [*zip(array.mean(1).tolist(), array.std(1, ddof=1).tolist(), strict=True)]

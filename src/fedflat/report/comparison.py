@@ -1,8 +1,9 @@
-"""Which runs can be compared: their names, the settings they were trained with, and how they were analysed."""
+"""Which runs can be compared: their methods, the settings they were trained with, and how they were analysed."""
 
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -26,47 +27,18 @@ SUMMARY_COLUMNS = {  # measurement: {number: heading in tables}; landscapes and 
 RunSettings = dict[str, Any]  # name of a setting: its value
 AnalysisDocuments = dict[str, dict[str, Any]]  # measurement, such as "hessian": the content of analysis/hessian.json
 
-# What the runs' methods are called.
-
-_MethodChain = list[dict[str, Any]]  # a wrapper first, then the method it wraps: name and hyper-parameters of each
+MethodChain = list[dict[str, Any]]  # a wrapper first, then the method it wraps: name and hyper-parameters of each
 
 
-def method_labels(runs: Sequence[StoredRun]) -> list[str]:
-    """Return each run's method as the command line writes it.
-
-    Hyper-parameters appear where runs of the same method differ in them: fedsol:rho=2.
-
-    Args:
-        runs: the runs that are shown together.
-    """
-    chains = [_method_chain(run.config["method"]) for run in runs]
-    return [_chain_label(chain, [other for other in chains if _names(other) == _names(chain)]) for chain in chains]
-
-
-def _method_chain(method: Any) -> _MethodChain:
+def unfold_method(method: Any) -> MethodChain:
     """Unfold a method of config.yaml and the methods it wraps; FedAvg inside a wrapper is left out."""
     outer = {"name": "?", **method} if isinstance(method, Mapping) else {"name": method}
-    inner = _method_chain(outer.pop("inner")) if "inner" in outer else []
+    inner = unfold_method(outer.pop("inner")) if "inner" in outer else []
     return [outer, *(inner if inner and inner[0]["name"] != "fedavg" else [])]
 
 
-def _names(chain: _MethodChain) -> list[Any]:
-    return [method["name"] for method in chain]
-
-
-def _chain_label(chain: _MethodChain, same_names: Sequence[_MethodChain]) -> str:
-    """Join the labels of a chain with +; `same_names` are the chains from which it must differ."""
-    return "+".join(_method_label(method, [other[n] for other in same_names]) for n, method in enumerate(chain))
-
-
-def _method_label(method: Mapping[str, Any], same_name: Sequence[Mapping[str, Any]]) -> str:
-    """Return NAME, or NAME:rho=2,beta=10 if others of this name have another rho and beta."""
-    differing = [key for key, value in method.items() if any(other.get(key) != value for other in same_name)]
-    values = ",".join(f"{key}={_number_text(method[key])}" for key in differing)
-    return f"{method['name']}:{values}" if values else str(method["name"])
-
-
-def _number_text(value: Any) -> str:
+def plain_number(value: Any) -> str:
+    """Return a setting's value as text, a float without needless digits."""
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
@@ -127,6 +99,33 @@ def differing_settings(settings: Sequence[RunSettings]) -> list[str]:
     return [key for key in keys if any(each.get(key) != settings[0].get(key) for each in settings)]
 
 
+def folder_name(run: StoredRun) -> str:
+    """Return the name of a run's folder, also where it was given by dots."""
+    return os.path.basename(os.path.abspath(run.path))
+
+
+def method_settings(run: StoredRun) -> RunSettings:
+    """Return a run's method as settings: its name, and the hyper-parameters of it and of the methods that it wraps."""
+    chain = unfold_method(run.config["method"])
+    found: RunSettings = {"method": "+".join(str(method["name"]) for method in chain)}
+    for method in chain:
+        for key, value in method.items():
+            found.setdefault(key if key != "name" and key not in SETTING_DEFAULTS else f"method.{key}", value)
+    return {key: value for key, value in found.items() if key != "method.name"}
+
+
+def differing_hyper_parameters(runs: Sequence[StoredRun]) -> dict[str, list[str]]:
+    """Return the hyper-parameters in which runs of one method differ, each with the text of its value in every run."""
+    found = [method_settings(run) for run in runs]
+    keys = dict.fromkeys(key for of_run in found for key in of_run)
+    differing = [
+        key
+        for key in keys
+        if any(a["method"] == b["method"] and a.get(key) != b.get(key) for a in found for b in found)
+    ]
+    return {key: [plain_number(of_run[key]) if key in of_run else "–" for of_run in found] for key in differing}
+
+
 def are_comparable(one: RunSettings, other: RunSettings) -> bool:
     """Return whether two runs agree in all settings but method, seeds, engine and device."""
     return {*differing_settings([one, other])} <= {*IGNORED_DIFFERENCES}
@@ -165,6 +164,7 @@ MEASUREMENT_SETTINGS = {  # the settings of `fedflat analyse` on which each meas
     "local-landscape": (*_OF_CLIENT_MODELS, "directions"),
     "path": _OF_GLOBAL_MODEL,
     "barrier": (*_OF_GLOBAL_MODEL, "grid"),
+    "barriers": (*_OF_GLOBAL_MODEL, "grid"),
 }
 
 
@@ -179,6 +179,18 @@ def measurement_settings(documents: AnalysisDocuments, what: str) -> RunSettings
 def measured_alike(one: AnalysisDocuments, other: AnalysisDocuments, what: str) -> bool:
     """Return whether two runs' measurements were made with the same settings."""
     return measurement_settings(one, what) == measurement_settings(other, what)
+
+
+def analysed_seeds(documents: AnalysisDocuments, what: str, key: str) -> dict[int, float]:
+    """Return one number of an analysed run for every seed that has it.
+
+    Args:
+        documents: the run's analyses.
+        what: the measurement, such as "hessian".
+        key: the number, such as "lambda1".
+    """
+    seeds = documents.get(what, {}).get("seeds", {})
+    return {int(seed): found[key] for seed, found in seeds.items() if found.get(key) is not None}
 
 
 def measurement_warnings(

@@ -24,6 +24,7 @@ ANALYSIS_ARRAYS = {  # arrays of equal length that a measurement must have; land
     "local-landscape": (),
     "path": ("distance", "along_gradient", "along_random"),
     "barrier": ("gamma", "loss"),
+    "barriers": (),
 }
 
 
@@ -63,6 +64,8 @@ def _read_document(path: Path, what: str) -> dict[str, Any]:
                 raise ValueError(f"{key} {seed[key]}")
         for losses in _surfaces(seed, what):
             _check_surface(seed["x"], seed["y"], losses)
+        if what == "barriers":
+            _check_arrays([seed["barrier"], [0.0] * len(seed["to"])])
         _check_arrays([seed[name] for name in ANALYSIS_ARRAYS[what]])
     return document
 
@@ -128,7 +131,7 @@ def _landscape(runs: Sequence[MeasuredRun]) -> Grids:
     grids = []
     for run in runs:
         seed, surface = run.first_seed()
-        grids.append(Grid(f"{run.name}, seed {seed}", surface["x"], surface["y"], surface["loss"]))
+        grids.append(Grid(f"{run.name}, seed {seed}", surface["x"], surface["y"], surface["loss"], run.number))
     low, high = _scale(grids)
     caption = (
         f"The loss in a square around each final model (the cross), along {_directions(runs)}. All panels have one "
@@ -160,7 +163,7 @@ def _local_landscape(runs: Sequence[MeasuredRun]) -> Grids:
         first = values["surfaces"][0]
         for key, data in (("own", "own data"), ("all", "all data")):
             title = f"{run.name}, seed {seed}, client {first['client']}, {data}"
-            grids.append(Grid(title, values["x"], values["y"], first[key]))
+            grids.append(Grid(title, values["x"], values["y"], first[key], run.number))
     caption = (
         "The loss around one client's model after one more round, on its own samples and on all clients' samples, on "
         f"one scale and along {_directions(runs)}. A pale valley that is wide on its own samples and narrow on all "
@@ -215,7 +218,7 @@ def _local(runs: Sequence[MeasuredRun]) -> Curves:
 def _path(runs: Sequence[MeasuredRun]) -> Curves:
     directions = (("along_gradient", "gradient"), ("along_random", "random"))
     lines = [
-        mean_line(f"{run.name}, {name}", run.number, run.points("distance", key), variant, len(directions))
+        mean_line(f"{run.name}, {name}", run.number, run.points("distance", key), variant)
         for run in runs
         for variant, (key, name) in enumerate(directions)
     ]

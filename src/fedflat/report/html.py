@@ -3,33 +3,45 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from statistics import fmean
+from typing import Any, Literal
 
 import jinja2
 import plotly.offline
 import yaml
 
 from fedflat.errors import UserError
-from fedflat.report.charts import COLOURS, DASHES, SYMBOLS, Chart
+from fedflat.report.charts import COLOURS, DARK_COLOURS, DASHES, SYMBOLS, Chart, ChartLine, Curves, thin_line
+from fedflat.report.client_charts import client_charts
 from fedflat.report.comparison import (
     AnalysisDocuments,
     RunSettings,
     common_settings,
     measurement_warnings,
+    method_settings,
     training_settings,
 )
+from fedflat.report.comparison_charts import barrier_matrix, pareto_charts, sharpness_charts, win_chart
 from fedflat.report.flatness_charts import flatness_charts, read_analyses
-from fedflat.report.tables import PrintedAccuracy, flatness_table, probes_table, results_table
+from fedflat.report.run_labels import label_runs
+from fedflat.report.tables import PrintedAccuracy, diverged_text, flatness_table, probes_table, results_table
 from fedflat.report.training_charts import communication_chart, learning_charts, partition_chart, probe_charts
 from fedflat.runs.folder import write_atomically
 from fedflat.runs.read import StoredRun, read_stored_runs
+from fedflat.runs.result import bytes_per_round
 
-SCRIPTS = ("frames.js", "curves.js", "grids.js", "save.js", "page.js")  # in this order; page.js draws the charts
+SCRIPTS = (  # in this order; page.js starts the page
+    *("frames.js", "state.js", "runs.js", "curves.js", "grids.js", "tables.js", "sweep.js", "save.js", "keys.js"),
+    *("page.js", "live.js"),
+)
+MAX_POINTS = 1000  # of a line on the page; a screen is not wider
 
 
 @dataclass(frozen=True)
@@ -62,13 +74,15 @@ def page_contents(runs: Sequence[StoredRun]) -> PageContents:
     """
     documents, damaged = read_analyses(runs)
     partitions, missing = partition_chart(runs)
+    settings = training_settings(runs)
     sections: dict[str, list[Chart]] = {
         "Learning curves": [*learning_charts(runs), *communication_chart(runs)],
+        "Methods": [*win_chart(runs, settings), *pareto_charts(runs)],
         "Data": [*partitions],
-        "Probes": [*probe_charts(runs)],
-        "Flatness": [*flatness_charts(runs, documents)],
+        "Probes": [*probe_charts(runs), *client_charts(runs)],
+        "Flatness": [*flatness_charts(runs, documents), *barrier_matrix(runs, documents)],
+        "Generalisation": [*sharpness_charts(runs, documents)],
     }
-    settings = training_settings(runs)
     warnings = [*damaged, *missing, *measurement_warnings(runs, settings, documents)]
     return PageContents(sections, documents, settings, warnings)
 
@@ -80,6 +94,10 @@ def make_report(
     figures: Path | None = None,
     tensorboard: Path | None = None,
     printed: PrintedAccuracy | None = None,
+    labels: Mapping[str, str] | None = None,
+    order: Sequence[str] = (),
+    style: str = "plain",
+    columns: int = 1,
 ) -> list[str]:
     """Write the page, and on request figures for a paper and TensorBoard event files.
 
@@ -90,6 +108,10 @@ def make_report(
         figures: folder for the charts as PDF and PNG.
         tensorboard: folder for event files.
         printed: what papers print for a run's configuration.
+        labels: texts to use instead of our own, by the run's folder.
+        order: folders or labels of the runs that come first.
+        style: how figures look, "plain" or "cvpr".
+        columns: how many columns of a paper a figure spans.
 
     Returns warnings: which runs were skipped or are unfinished, and what is not shown or not comparable.
     """
@@ -98,22 +120,27 @@ def make_report(
     runs, unreadable = read_stored_runs(paths)
     if not runs:
         raise UserError(None, "report", "; ".join(["nothing to show", *unreadable]))
-    contents = page_contents(runs)
-    warnings = [*(f"skipped: {problem}" for problem in unreadable), *_run_warnings(runs), *contents.warnings]
     if tensorboard:
         from fedflat.report.tensorboard import write_events
 
         write_events(runs, tensorboard)
+    runs = label_runs(runs, labels, order)
+    contents = page_contents(runs)
+    warnings = [*(f"skipped: {problem}" for problem in unreadable), *run_warnings(runs), *contents.warnings]
     if figures:
         from fedflat.report.matplotlib_figures import draw_figures
 
-        draw_figures(contents.charts, figures)
+        draw_figures(contents.charts, figures, style, columns)
     _write(out, render_page(runs, contents, warnings, target, printed))
     return warnings
 
 
-def _run_warnings(runs: Sequence[StoredRun]) -> Iterator[str]:
-    """Yield warnings about unfinished runs, and about runs that are not evaluated on the same kind of samples."""
+def run_warnings(runs: Sequence[StoredRun]) -> Iterator[str]:
+    """Yield warnings about unfinished runs, and about runs that are not evaluated on the same kind of samples.
+
+    Args:
+        runs: the runs that are shown together.
+    """
     for run in runs:
         if not run.result:
             last, rounds = max(row["round"] for row in run.rows), run.config.get("rounds", "?")
@@ -138,6 +165,7 @@ def render_page(
     warnings: Sequence[str],
     target: float,
     printed: PrintedAccuracy | None,
+    live: Literal["", "page", "part"] = "",
 ) -> str:
     """Return the HTML of the page.
 
@@ -147,6 +175,7 @@ def render_page(
         warnings: texts at the top of the page.
         target: accuracy, as a fraction, for the column "rounds to …".
         printed: what papers print for a run's configuration.
+        live: "page" for a page that updates itself (fedflat watch), "part" for such an update, without scripts.
     """
     template = jinja2.Environment(autoescape=True, trim_blocks=True).from_string(_asset("page.html"))
     tables = {
@@ -156,20 +185,70 @@ def render_page(
     }
     tables = {name: table for name, table in tables.items() if table.rows}
     sections = {"Results": [], **contents.sections}
+    if sum(run.result is not None for run in runs) > 1:
+        sections = {"Results": [], "Learning curves": contents.sections["Learning curves"], "Sweep": [], **sections}
     return template.render(
         title=page_title(runs),
         settings=common_settings(contents.settings),
         warnings=warnings,
         tables=tables,
-        sections={name: charts for name, charts in sections.items() if charts or name in tables},
+        sections={name: charts for name, charts in sections.items() if charts or name in (*tables, "Sweep")},
         versions=versions_text(runs),
         configs=[(run.name, run_as_yaml(run)) for run in runs],
         css=_asset("page.css"),
-        script="".join(map(_asset, SCRIPTS)),
-        plotly=plotly.offline.get_plotlyjs(),
-        charts_json=_json([dataclasses.asdict(chart) for chart in contents.charts]),
-        styles_json=_json([COLOURS, DASHES, SYMBOLS]),
+        script="" if live == "part" else "".join(map(_asset, SCRIPTS)),
+        plotly="" if live == "part" else plotly.offline.get_plotlyjs(),
+        data=_json(page_data(runs, contents)),
+        diverged=[
+            f"{run.name} ({diverged_text(run).removeprefix('diverged: ')})" for run in runs if diverged_text(run)
+        ],
+        run_count=len(runs),
+        has_seeds=lambda chart: isinstance(chart, Curves) and any(line.seeds for line in chart.lines),
+        live=live,
     )
+
+
+def page_data(runs: Sequence[StoredRun], contents: PageContents) -> dict[str, Any]:
+    """Return what the page's scripts work with: the runs, the charts, and how lines look.
+
+    Args:
+        runs: the runs that are shown.
+        contents: their charts, analyses and settings.
+    """
+    charts = [
+        dataclasses.replace(chart, lines=[thin_line(line, MAX_POINTS) for line in chart.lines])
+        if isinstance(chart, Curves)
+        else chart
+        for chart in contents.charts
+    ]
+    styles = {"light": COLOURS, "dark": DARK_COLOURS, "dashes": DASHES, "symbols": SYMBOLS}
+    listed = [_run_data(run, settings) for run, settings in zip(runs, contents.settings, strict=True)]
+    return {"runs": listed, "charts": [dataclasses.asdict(chart) for chart in charts], "styles": styles}
+
+
+def _run_data(run: StoredRun, settings: RunSettings) -> dict[str, Any]:
+    """Return what the page's list of runs, its filter and its sweep need to know of a run."""
+    result = run.result
+    cohort = int(run.config.get("cohort", 1))
+    seconds: dict[int, list[float]] = {}
+    for row in run.rows:
+        seconds.setdefault(row["round"], []).append(row.get("seconds", 0.0))
+    points = thin_line(ChartLine("", 0, [*seconds], [fmean(each) for each in seconds.values()]), MAX_POINTS)
+    return {
+        "id": hashlib.sha256(os.path.abspath(run.path).encode()).hexdigest()[:6],
+        "label": run.name,
+        "folder": str(run.path),
+        "diverged": diverged_text(run),
+        "settings": method_settings(run) | {key: _plain_setting(value) for key, value in settings.items()},
+        "final": result.final_accuracy_per_seed if result else [],
+        "last": result.last10_accuracy_per_seed if result else [],
+        "bytes": bytes_per_round(result, cohort) if result else 0,
+        "seconds": [*zip(points.x, points.y, strict=True)],
+    }
+
+
+def _plain_setting(value: Any) -> Any:
+    return " ".join(map(str, value)) if isinstance(value, list | tuple) else value
 
 
 def _asset(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Draw the page's charts with matplotlib for a paper: PDF and PNG, one column wide, with embedded TrueType fonts."""
+"""Draw the page's charts with matplotlib for a paper: PDF and PNG, one or two columns wide, embedded TrueType fonts."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 import os
 import textwrap
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,35 +19,63 @@ from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
 from fedflat.errors import UserError
 from fedflat.report.charts import COLOURS, DASHES, SYMBOLS, Axis, Chart, ChartLine, Curves, Grid, Grids
 
-WIDTH = 3.3  # inches, one column of a paper
-STYLE: Any = {  # matplotlib's rcParams; font sizes in points
-    "font.size": 8,
-    "axes.labelsize": 8,
-    "xtick.labelsize": 8,
-    "ytick.labelsize": 8,
-    "legend.fontsize": 8,
+
+@dataclass(frozen=True)
+class FigureStyle:
+    """How figures look.
+
+    Args:
+        widths: in inches, of a figure in one column and of one across both columns.
+        font: matplotlib's rcParams for the type.
+        markers: draw markers on lines, for prints without colours.
+    """
+
+    widths: tuple[float, float]
+    font: Any
+    markers: bool = False
+
+
+FIGURE_STYLES = {
+    "plain": FigureStyle((3.3, 6.9), {"font.size": 8}),
+    "cvpr": FigureStyle(  # Times at the size of captions, as in the LaTeX template of CVPR
+        (3.25, 6.875),
+        {"font.size": 8, "font.family": "serif", "font.serif": ["STIXGeneral"], "mathtext.fontset": "stix"},
+        markers=True,
+    ),
+}
+BASE_STYLE: Any = {  # matplotlib's rcParams of all styles
     "pdf.fonttype": 42,  # TrueType, so that text can be searched
     "axes.linewidth": 0.6,
+    "axes.unicode_minus": True,
     "lines.linewidth": 1.2,
     "axes.spines.top": False,
     "axes.spines.right": False,
 }
+BASE_STYLE |= {f"{part}size": 8 for part in ("axes.label", "xtick.label", "ytick.label", "legend.font")}
 
 
-def draw_figures(charts: Sequence[Chart], folder: Path) -> None:
+def draw_figures(charts: Sequence[Chart], folder: Path, style: str = "plain", columns: int = 1) -> None:
     """Write KEY.pdf and KEY.png of every chart, and of loss landscapes also KEY-3d.pdf and KEY-3d.png.
+
+    Accuracy and loss are also drawn side by side with one legend, across both columns (learning.pdf).
 
     Args:
         charts: what to draw; `key` names the files.
         folder: created if it does not exist.
+        style: a key of FIGURE_STYLES.
+        columns: how many columns of a paper a figure spans, 1 or 2.
     """
-    for chart in charts:
-        with matplotlib.rc_context(STYLE):
-            figures = {chart.key: _curves(chart) if isinstance(chart, Curves) else _grids(chart)}
+    look = FIGURE_STYLES[style]
+    with matplotlib.rc_context({**BASE_STYLE, **look.font}):
+        for chart in charts:
+            width = look.widths[columns - 1]
+            drawn = _curves([chart], width, look) if isinstance(chart, Curves) else _grids(chart, width)
+            _save(drawn, folder, chart.key)
             if isinstance(chart, Grids) and chart.relief:
-                figures[f"{chart.key}-3d"] = _surfaces(chart)
-            for name, figure in figures.items():
-                _save(figure, folder, name)
+                _save(_surfaces(chart, width), folder, f"{chart.key}-3d")
+        learning = [chart for chart in charts if isinstance(chart, Curves) and chart.key in ("accuracy", "loss")]
+        if len(learning) == 2:
+            _save(_curves(learning, look.widths[1], look), folder, "learning")
 
 
 def _save(figure: Figure, folder: Path, name: str) -> None:
@@ -61,38 +90,60 @@ def _save(figure: Figure, folder: Path, name: str) -> None:
         raise UserError("figures", folder, f"cannot be written ({error.strerror or error})") from None
 
 
-def _curves(chart: Curves) -> Figure:
-    columns = 2 if max(len(line.name) for line in chart.lines) <= 24 else 1
-    figure = Figure(figsize=(WIDTH, 2.2 + 0.16 * math.ceil(len(chart.lines) / columns)), layout="constrained")
-    axes = figure.add_subplot()
+def _curves(charts: Sequence[Curves], width: float, look: FigureStyle) -> Figure:
+    """Draw charts with the same lines side by side, with one legend below all."""
+    names = [line.name for line in charts[0].lines]
+    per_row = max(1, int(width / (0.55 + 0.062 * max(map(len, names)))))
+    height = 2.1 if width > 5 or len(charts) > 1 else 2.2
+    figure = Figure(figsize=(width, height + 0.16 * math.ceil(len(names) / per_row)), layout="constrained")
+    for axes, chart in zip(figure.subplots(1, len(charts), squeeze=False)[0], charts, strict=True):
+        _draw_curves(axes, chart, look)
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=per_row, frameon=False, handlelength=2.2)
+    return figure
+
+
+def _draw_curves(axes: Axes, chart: Curves, look: FigureStyle) -> None:
     for line in chart.lines:
         y = np.array(line.y, dtype=float)  # None becomes NaN
         if line.low:
             axes.fill_between(line.x, line.low, line.high, color=_colour(line), alpha=0.17, linewidth=0)
-        axes.plot(line.x, y, color=_colour(line), label=_escape(line.name), **_line_style(line))
+        axes.plot(line.x, y, color=_colour(line), label=_escape(line.name), **_line_style(line, look))
+        if line.lost and line.lost[1] is not None:
+            axes.plot(
+                line.lost[0],
+                line.lost[1],
+                marker="X",
+                color=_colour(line),
+                markersize=6,
+                markeredgecolor="white",
+                zorder=5,
+            )
     if chart.diagonal:
         axes.axline((1, 1), (10, 10), color="grey", linewidth=0.6, linestyle=":")
     _set_axes(axes, chart.x, chart.y)
     axes.grid(linewidth=0.3, alpha=0.6)
-    figure.legend(loc="outside lower center", ncols=columns, frameon=False, handlelength=1.8)
-    return figure
 
 
 def _colour(line: ChartLine) -> str:
-    return COLOURS[line.colour % len(COLOURS)]
+    return "black" if line.run < 0 else COLOURS[line.run % len(COLOURS)]
 
 
-def _line_style(line: ChartLine) -> dict[str, Any]:
+def _line_style(line: ChartLine, look: FigureStyle) -> dict[str, Any]:
     """Return the dashes of a line, or the markers of its points, as arguments of Axes.plot."""
+    symbol = SYMBOLS[line.dash % len(SYMBOLS)].matplotlib
     if line.marks:
-        symbol = SYMBOLS[line.dash % len(SYMBOLS)].matplotlib
         return {"marker": symbol, "linestyle": "none", "markersize": 3.5, "alpha": 0.8}
-    return {"linestyle": (0, DASHES[line.dash % len(DASHES)] or None)}
+    dashes = {"linestyle": (0, DASHES[line.dash % len(DASHES)] or None)}
+    if not look.markers:
+        return dashes
+    every = max(1, len(line.x) // 7)  # the first marker of each run is elsewhere, so that they do not hide each other
+    return {**dashes, "marker": symbol, "markersize": 3.5, "markevery": (line.run % every, every)}
 
 
 def _escape(text: str) -> str:
-    """Escape dollar signs, between which matplotlib would read a formula."""
-    return text.replace("$", r"\$")
+    """Escape dollar signs, between which matplotlib would read a formula; write ₁, which few fonts have, as one."""
+    return text.replace("$", r"\$").replace("₁", "$_1$")
 
 
 def _set_axes(axes: Axes, x: Axis, y: Axis) -> None:
@@ -104,7 +155,7 @@ def _set_axes(axes: Axes, x: Axis, y: Axis) -> None:
         yscale="log" if y.log else "linear",
     )
     for axis, matplotlib_axis in ((x, axes.xaxis), (y, axes.yaxis)):
-        if axis.form != "number":
+        if axis.form in ("percent", "bytes"):
             matplotlib_axis.set_major_formatter(_formatter(axis))
 
 
@@ -112,16 +163,17 @@ def _formatter(axis: Axis) -> Any:
     return PercentFormatter(1.0) if axis.form == "percent" else EngFormatter("B", sep="")
 
 
-def _rows_and_columns(chart: Grids) -> tuple[int, int]:
-    """Return how the panels are arranged: at most two in a row."""
-    columns = min(len(chart.grids), 2)
+def _rows_and_columns(chart: Grids, width: float) -> tuple[int, int]:
+    """Return how the panels are arranged: at most two in a row of one column, four across two columns."""
+    columns = min(len(chart.grids), 4 if width > 5 else 2)
     return math.ceil(len(chart.grids) / columns), columns
 
 
-def _grids(chart: Grids) -> Figure:
+def _grids(chart: Grids, width: float) -> Figure:
     """Draw contours of loss landscapes and heat maps of everything else, with one colour scale for all panels."""
-    rows, columns = _rows_and_columns(chart)
-    figure = Figure(figsize=(WIDTH, 0.3 + (1.75 if columns > 1 else 2.2) * rows), layout="constrained")
+    rows, columns = _rows_and_columns(chart, width)
+    panel = width / columns
+    figure = Figure(figsize=(width, 0.3 + min(1.06 * panel, 2.4) * rows), layout="constrained")
     panels = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
     draw = _contours if chart.relief else _heat_map
     images = [draw(axes, grid, chart) for axes, grid in _panels_with_grids(panels, chart)]
@@ -153,7 +205,15 @@ def _heat_map(axes: Axes, grid: Grid, chart: Grids) -> Any:
     axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
     axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
     x, y = _edges(grid.x), _edges(grid.y)
-    return axes.pcolormesh(x, y, _values(grid), cmap="Blues", vmin=chart.low, vmax=chart.high)
+    if grid.x_names:
+        names = [textwrap.fill(_escape(name), 16) for name in grid.x_names]
+        axes.set_xticks(grid.x, names, rotation=35, ha="right", rotation_mode="anchor", fontsize=6)
+        axes.set_yticks(grid.y, names, fontsize=6)
+    for place, row in zip(grid.y, grid.text, strict=False):
+        for column, text in zip(grid.x, row, strict=True):
+            axes.text(column, place, text, ha="center", va="center", fontsize=6)
+    colours = "RdBu" if chart.low < 0 else "Blues"
+    return axes.pcolormesh(x, y, _values(grid), cmap=colours, vmin=chart.low, vmax=chart.high, alpha=0.7)
 
 
 def _edges(centres: Sequence[float]) -> np.ndarray:
@@ -175,19 +235,27 @@ def _contours(axes: Axes, grid: Grid, chart: Grids) -> Any:
     return filled
 
 
-def _surfaces(chart: Grids) -> Figure:
-    """Draw loss landscapes as surfaces, cut off at the upper end of the scale."""
-    rows, columns = _rows_and_columns(chart)
-    figure = Figure(figsize=(WIDTH, 1.6 * rows), layout="constrained")
+def _surfaces(chart: Grids, width: float) -> Figure:
+    """Draw loss landscapes as surfaces, cut off at the upper end of the scale, with one colour bar for all."""
+    rows, columns = _rows_and_columns(chart, width)
+    figure = Figure(figsize=(width, 0.45 + min(width / columns, 2.2) * rows), layout="constrained")
     panels = figure.subplots(rows, columns, squeeze=False, subplot_kw={"projection": "3d"})
     for axes, grid in _panels_with_grids(panels, chart):
         x, y = np.meshgrid(grid.x, grid.y)
         z = np.minimum(_values(grid), chart.high)
-        axes.plot_surface(x, y, z, cmap="viridis", vmin=chart.low, vmax=chart.high, linewidth=0)
+        drawn = axes.plot_surface(x, y, z, cmap="viridis", vmin=chart.low, vmax=chart.high, linewidth=0)
         axes.set_zlim(chart.low, chart.high)
         for values, set_ticks, side in ((grid.x, axes.set_xticks, "left"), (grid.y, axes.set_yticks, "right")):
             ticks = [values[0], (values[0] + values[-1]) / 2, values[-1]]
             set_ticks(ticks, [f"{tick:g}" for tick in ticks], horizontalalignment=side)
+        axes.zaxis.set_major_locator(MaxNLocator(3))
+        axes.set_xlabel(_escape(chart.x.label), fontsize=6, labelpad=-8)
+        axes.set_ylabel(_escape(chart.y.label), fontsize=6, labelpad=-8)
+        axes.set_zlabel(_escape(chart.z.label), fontsize=6, labelpad=-10)
         axes.view_init(elev=38, azim=35)
-        axes.tick_params(pad=-4)
+        axes.tick_params(pad=-4, labelsize=6)
+        axes.set_box_aspect(None, zoom=0.82)
+    bar = figure.colorbar(drawn, ax=panels, label=_escape(chart.z.label), location="top", aspect=40)
+    bar.locator = MaxNLocator(4)
+    bar.update_ticks()
     return figure

@@ -3,35 +3,37 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
+from rich.text import Text
 
-from fedflat.report.charts import COLOURS
 from fedflat.report.comparison import (
     SUMMARY_COLUMNS,
     AnalysisDocuments,
     RunSettings,
+    analysed_seeds,
     are_comparable,
+    differing_hyper_parameters,
     differing_settings,
+    folder_name,
     measured_alike,
-    method_labels,
     setting_name,
     setting_text,
+    training_settings,
 )
+from fedflat.report.significance import RULE, Mark, SeedValues, mark_best
 from fedflat.report.training_charts import measure_title, number_points, probe_caption, single_probe_values
 from fedflat.runs.read import StoredRun, evaluated_on
 from fedflat.runs.result import Result, mean_std
 
 RESULT_COLUMNS = ("method", "accuracy", "last 10 %", "rounds to {target}", "bytes down", "bytes up", "seconds", "note")
-RESULT_SCORES: dict[str, Callable[[Result, float], float]] = {  # columns that have a best value: the highest score
-    "accuracy": lambda result, target: result.final_accuracy,
-    "last 10 %": lambda result, target: result.last10_accuracy,
-    "rounds to {target}": lambda result, target: -(result.rounds_to(target) or math.inf),
-}
+LEFT_OUT_IF_NARROW = ("bytes down", "bytes up", "seconds")  # of the terminal's table, in this order
+MARKS: dict[Mark, str] = {"": "", "best": "", "tied": "≈ "}
 SHARPNESS_COLUMNS = {"lambda1", "trace", "lpf", "discrepancy", "mean_lambda_local", "mean_lambda_global"}  # low is flat
 
 # Returns the source and the accuracy (in percent) that a paper prints for a run's configuration, None if it does not.
@@ -70,33 +72,114 @@ def mean_and_std(mean: float, std: float, count: int, form: str) -> str:
     return f"{mean:{form}}" + (f" ± {std:{form}}" if count > 1 else "")
 
 
-def print_results(results: Sequence[tuple[str, Result]], target: float = 0.8) -> None:
-    """Print the table of results; the row with the highest accuracy over the last tenth of evaluations is bold.
+def result_scores(result: Result, target: float) -> dict[str, tuple[SeedValues, bool]]:
+    """Return the columns of results that have a best: each seed's value, and whether higher is better.
+
+    A run that diverged has no values.
 
     Args:
-        results: label and result of each run.
+        result: the run's result.
         target: accuracy, as a fraction, for the column "rounds to …".
     """
-    table = Table(caption="mean ± standard deviation over seeds; bytes per client and round")
-    for heading in result_headings(target):
-        table.add_column(heading, justify="left" if heading in ("method", "note") else "right")
-    best = max((result.last10_accuracy for _, result in results), default=0.0)
-    for name, result in results:
-        style = "bold" if len(results) > 1 and result.last10_accuracy == best else None
-        table.add_row(*result_cells(name, result, target), style=style)
-    if not any(result.diverged for _, result in results):
-        table.columns.pop()
-    console = Console()
-    console.print(table) if console.is_terminal else Console(width=140).print(table)
+    reached = {
+        seed: next((row["round"] for row in result.history if row["seed"] == seed and row["accuracy"] >= target), None)
+        for seed in result.seeds
+    }
+    scores: dict[str, tuple[dict[int, Any], bool]] = {
+        "accuracy": (dict(zip(result.seeds, result.final_accuracy_per_seed, strict=False)), True),
+        "last 10 %": (dict(zip(result.seeds, result.last10_accuracy_per_seed, strict=False)), True),
+        "rounds to {target}": ({} if None in reached.values() else reached, False),
+    }
+    return {column: ({} if result.diverged else values, higher) for column, (values, higher) in scores.items()}
+
+
+def mark_results(
+    results: Mapping[int, Result], settings: Sequence[RunSettings], target: float
+) -> dict[tuple[int, str], Mark]:
+    """Return the mark of every run and column of RESULT_COLUMNS that is best or tied among comparable runs.
+
+    Args:
+        results: the results by the number of the run.
+        settings: the training settings of all runs.
+        target: accuracy, as a fraction, for the column "rounds to …".
+    """
+    scores = {n: result_scores(result, target) for n, result in results.items()}
+    marks: dict[tuple[int, str], Mark] = {}
+    for group in _groups(results, lambda n, m: are_comparable(settings[n], settings[m])):
+        for column in ("accuracy", "last 10 %", "rounds to {target}"):
+            found = mark_best([scores[n][column][0] for n in group], scores[group[0]][column][1])
+            marks |= {(n, column): mark for n, mark in zip(group, found, strict=True)}
+    return marks
+
+
+def _groups(numbers: Iterable[int], alike: Callable[[int, int], bool]) -> list[list[int]]:
+    """Return the runs in groups of those that are alike."""
+    groups: list[list[int]] = []
+    for n in numbers:
+        group = next((group for group in groups if alike(group[0], n)), None)
+        group.append(n) if group else groups.append([n])
+    return groups
+
+
+def print_results(runs: Sequence[StoredRun], target: float = 0.8) -> None:
+    """Print the table of results of finished runs. On a narrow terminal it has fewer columns, never shorter names.
+
+    Args:
+        runs: the runs, named and ordered as they are to appear.
+        target: accuracy, as a fraction, for the column "rounds to …".
+    """
+    results = {n: run.result for n, run in enumerate(runs) if run.result}
+    marks, terminal = mark_results(results, training_settings(runs), target), Console()
+    console = terminal if terminal.is_terminal else Console(width=140)
+    left_out = {"note"} if not any(result.diverged for result in results.values()) else set()
+    for narrow in (*LEFT_OUT_IF_NARROW, ""):
+        table = _terminal_table(runs, results, marks, target, left_out)
+        if Measurement.get(console, console.options.update(width=1000), table).maximum <= console.width:
+            break
+        left_out |= {narrow}
+    console.print(table)
+    if any(mark == "tied" for mark in marks.values()):
+        console.print("≈ is not significantly different from the best (t-test over seeds, p ≥ 0.05)", highlight=False)
+
+
+def _terminal_table(
+    runs: Sequence[StoredRun],
+    results: Mapping[int, Result],
+    marks: Mapping[tuple[int, str], Mark],
+    target: float,
+    left_out: set[str],
+) -> Table:
+    """Return the table of results for a terminal, with bold where a run is significantly the best."""
+    hidden = [column for column in LEFT_OUT_IF_NARROW if column in left_out]
+    missing = f"; without {', '.join(hidden)}: the terminal is narrow" if hidden else ""
+    table = Table(caption=f"mean ± standard deviation over seeds; bytes per client and round{missing}")
+    kept = [n for n, column in enumerate(RESULT_COLUMNS) if column not in left_out]
+    for n in kept:
+        justify: Any = "left" if RESULT_COLUMNS[n] in ("method", "note") else "right"
+        table.add_column(result_headings(target)[n], justify=justify, overflow="fold")
+    for number, result in results.items():
+        cells = result_cells(runs[number].name, result, target)
+        row_marks = [marks.get((number, column), "") for column in RESULT_COLUMNS]
+        texts = [Text(MARKS[row_marks[n]] + cells[n], style="bold" if row_marks[n] == "best" else "") for n in kept]
+        table.add_row(*texts)
+    return table
 
 
 @dataclass(frozen=True)
 class PageCell:
-    """A cell of a table of the page: its text, whether it is bold, and the colour of the run's dot, if any."""
+    """A cell of a table of the page.
+
+    Args:
+        text: what it says.
+        mark: whether its run is significantly the best in this column, or tied with the best.
+        run: the number of the run whose line style is drawn before the text, None for no style.
+        badge: a short warning after the text.
+    """
 
     text: str
-    best: bool = False
-    colour: str = ""
+    mark: Mark = ""
+    run: int | None = None
+    badge: str = ""
 
 
 @dataclass(frozen=True)
@@ -108,7 +191,7 @@ class PageTable:
         title: the name of the table for screen readers.
         caption: the text below the table.
         headings: one for each column.
-        rows: the cells, row by row.
+        rows: the cells, row by row; the first cell names the run.
     """
 
     id: str
@@ -125,13 +208,18 @@ class PageTable:
 
 
 def _label_cells(runs: Sequence[StoredRun]) -> list[list[PageCell]]:
-    """Return the cells "method" and "folder" of each run; folders stay empty if all are named like their methods."""
-    methods = method_labels(runs)
-    show_folders = any(method != run.name for method, run in zip(methods, runs, strict=True))
+    """Return the cells "run" and "folder" of each run; folders stay empty if all runs are named by their folder."""
+    show_folders = any(folder_name(run) != run.name for run in runs)
     return [
-        [PageCell(method, colour=COLOURS[number % len(COLOURS)]), PageCell(run.name if show_folders else "")]
-        for number, (method, run) in enumerate(zip(methods, runs, strict=True))
+        [PageCell(run.name, run=number, badge=diverged_text(run)), PageCell(folder_name(run) if show_folders else "")]
+        for number, run in enumerate(runs)
     ]
+
+
+def diverged_text(run: StoredRun) -> str:
+    """Return "diverged: seed 1" for a run of which a seed's loss is not finite, else ""."""
+    seeds = dict.fromkeys(row["seed"] for row in run.rows if row["loss"] is None)
+    return "diverged: seed " + " ".join(map(str, seeds)) if seeds else ""
 
 
 def results_table(
@@ -149,35 +237,25 @@ def results_table(
         printed: what papers print, for the column "paper".
     """
     results = {number: run.result for number, run in enumerate(runs) if run.result}
-    differing, labels, headings = differing_settings(settings), _label_cells(runs), result_headings(target)[1:]
+    differing, hyper_parameters = differing_settings(settings), differing_hyper_parameters(runs)
+    labels, headings, marks = _label_cells(runs), result_headings(target)[1:-1], mark_results(results, settings, target)
     rows = []
     for n, result in results.items():
-        comparable = [other for m, other in results.items() if are_comparable(settings[n], settings[m])]
-        numbers = _number_cells(result, comparable, target)
-        own_settings = [PageCell(setting_text(settings[n], key)) for key in differing]
+        texts = zip(RESULT_COLUMNS, result_cells("", result, target), strict=True)
+        numbers = [PageCell(MARKS[marks.get((n, c), "")] + text, marks.get((n, c), "")) for c, text in texts][1:-1]
+        own = [PageCell(hyper_parameters[key][n]) for key in hyper_parameters]
+        own += [PageCell(setting_text(settings[n], key)) for key in differing]
         paper = PageCell(_printed_text(printed(runs[n].config) if printed else None))
-        rows.append([*labels[n], *own_settings, *numbers[:2], paper, *numbers[2:]])
+        label, folder = labels[n]
+        rows.append([label, *numbers[:2], paper, *numbers[2:], *own, folder])
     caption = (
         f"Accuracy on the {evaluated_on(runs)} set, mean ± standard deviation over seeds, of the last evaluation and "
-        "of the last tenth of them. The best are bold, among runs that differ in method and seeds only. Bytes are per "
-        "client and round, counted on the messages. Click a heading to sort."
+        f"of the last tenth of them. {RULE} Bytes are per client and round, counted on the messages. Click a heading "
+        "to sort."
     )
-    columns = ["method", "folder", *map(setting_name, differing), *headings[:2], "paper", *headings[2:]]
+    settings_columns = map(setting_name, [*hyper_parameters, *differing])
+    columns = ["run", *headings[:2], "paper", *headings[2:], *settings_columns, "folder"]
     return PageTable("headline", "Results", caption, columns, rows).without_empty_columns()
-
-
-def _number_cells(result: Result, comparable: Sequence[Result], target: float) -> list[PageCell]:
-    """Return the cells of a result after the name, bold where no comparable run, itself among them, is better."""
-    texts = zip(RESULT_COLUMNS, result_cells("", result, target), strict=True)
-    return [PageCell(text, _is_best(column, result, comparable, target)) for column, text in texts][1:]
-
-
-def _is_best(column: str, result: Result, comparable: Sequence[Result], target: float) -> bool:
-    """Return whether a result has the best score in a column; a column without scores has no best."""
-    score = RESULT_SCORES.get(column)
-    if not score or len(comparable) < 2:
-        return False
-    return score(result, target) == max(score(other, target) for other in comparable) > -math.inf
 
 
 def _printed_text(printed: tuple[str, float] | None) -> str:
@@ -196,40 +274,37 @@ def flatness_table(
         documents: their analyses.
     """
     keys = [(what, key) for what, numbers in SUMMARY_COLUMNS.items() for key in numbers]
-    columns = [_flatness_column(settings, documents, what, key) for what, key in keys]
+    columns = [_flatness_column(runs, settings, documents, what, key) for what, key in keys]
     labels = _label_cells(runs)
     rows = [[*labels[n], *(column[n] for column in columns)] for n, of_run in enumerate(documents) if of_run]
     headings = [heading for numbers in SUMMARY_COLUMNS.values() for heading in numbers.values()]
     caption = (
-        "What fedflat analyse measured, mean ± standard deviation over seeds. The lowest value of each measure of "
-        "sharpness is bold, among runs that differ in method and seeds only and were measured alike. "
-        "docs/analysis.md explains each number."
+        "What fedflat analyse measured, mean ± standard deviation over seeds. Bold and ≈ as in the results, for the "
+        "lowest value of each measure of sharpness, among runs that were also measured alike. docs/analysis.md "
+        "explains each number."
     )
-    return PageTable("flat", "Flatness", caption, ["method", "folder", *headings], rows).without_empty_columns()
+    return PageTable("flat", "Flatness", caption, ["run", "folder", *headings], rows).without_empty_columns()
 
 
 def _flatness_column(
-    settings: Sequence[RunSettings], documents: Sequence[AnalysisDocuments], what: str, key: str
+    runs: Sequence[StoredRun],
+    settings: Sequence[RunSettings],
+    documents: Sequence[AnalysisDocuments],
+    what: str,
+    key: str,
 ) -> list[PageCell]:
     """Return one number of every run; a run without it has a dash, or nothing if no run has it."""
-    values = {n: found for n, of_run in enumerate(documents) if (found := _seed_values(of_run, what, key))}
-    means = {n: mean_std(found)[0] for n, found in values.items()}
+    values = {n: found for n, of_run in enumerate(documents) if (found := analysed_seeds(of_run, what, key))}
     column = [PageCell("–" if values else "")] * len(documents)
-    for n, found in values.items():
-        comparable = [
-            mean
-            for m, mean in means.items()
-            if are_comparable(settings[n], settings[m]) and measured_alike(documents[n], documents[m], what)
-        ]
-        best = key in SHARPNESS_COLUMNS and len(comparable) > 1 and means[n] == min(comparable)
-        column[n] = PageCell(_three_digits(found), best)
+    for group in _groups(
+        values,
+        lambda n, m: are_comparable(settings[n], settings[m]) and measured_alike(documents[n], documents[m], what),
+    ):
+        judged: list[SeedValues] = [{} if diverged_text(runs[n]) else values[n] for n in group]
+        marks: list[Mark] = mark_best(judged, higher=False) if key in SHARPNESS_COLUMNS else [""] * len(group)
+        for n, mark in zip(group, marks, strict=True):
+            column[n] = PageCell(MARKS[mark] + _three_digits([*values[n].values()]), mark)
     return column
-
-
-def _seed_values(documents: AnalysisDocuments, what: str, key: str) -> list[float]:
-    """Return one number of a run for every seed that has it."""
-    seeds = documents.get(what, {}).get("seeds", {}).values()
-    return [seed[key] for seed in seeds if seed.get(key) is not None]
 
 
 def probes_table(runs: Sequence[StoredRun]) -> PageTable:
@@ -242,7 +317,7 @@ def probes_table(runs: Sequence[StoredRun]) -> PageTable:
     captions = " ".join(dict.fromkeys(probe_caption(runs, key) for key in keys))
     title = "Probes that measured once"
     caption = f"{title}, mean ± standard deviation over seeds. {captions}"
-    headings = ["method", "folder", *map(measure_title, keys)]
+    headings = ["run", "folder", *map(measure_title, keys)]
     return PageTable("once", title, caption, headings, rows).without_empty_columns()
 
 

@@ -15,29 +15,37 @@ from fedflat.data.partition import class_counts, describe_partition
 from fedflat.errors import UserError
 from fedflat.probes import PROBES
 from fedflat.report.charts import Axis, Chart, ChartLine, Curves, Grid, Grids, mean_line
+from fedflat.report.client_charts import CLIENT_PROBES
 from fedflat.runs.build import load_run_dataset, partition_clients
 from fedflat.runs.config import experiment_from_dict
 from fedflat.runs.read import StoredRun, evaluated_on
 from fedflat.runs.result import bytes_per_round
 
-ROUND_AXIS = Axis("round")
+ROUND_AXIS = Axis("round", "round")
 MAX_CLIENTS_SHOWN = 200  # columns of the partition chart; more would be narrower than a pixel
 PARTITION_KEYS = ("dataset", "partition", "clients", "alpha", "shards", "long_tail", "partition_seed", "validation")
 JOINT_PROBES = {"drift": Axis("distance"), "forgetting": Axis("accuracy", "percent")}  # all their measures in one chart
-LIST_ELEMENTS = {"classes": "class", "lambda": "parameter tensor"}  # what the elements of a probe's list belong to
+LIST_ELEMENTS = {
+    "classes": "class",
+    "clients": "client",
+    "lambda": "parameter tensor",
+}  # what the elements of a probe's list belong to
+ACCURACY_LISTS = {"classes.accuracy": "Accuracy of each class", "clients.accuracy": "Accuracy of each client"}
 HOW_TO_READ = {  # second sentence of a probe's caption
     "drift": "The higher a line, the further clients with different data have moved apart within the round.",
     "forgetting": "The gap between a run's lines before and after is what training on clients' own data has undone.",
+    "sharpness": "A line that falls moves to flatter regions.",
+    "alignment": "Near 0 the clients' updates are orthogonal, below 0 they undo each other.",
     "classes": "Faint cells are classes that the global model does not know in that round.",
 }
 
 
 def learning_charts(runs: Sequence[StoredRun]) -> Iterator[Curves]:
     """Yield the charts of accuracy and loss over the rounds, on the test or validation set."""
-    bands = "A line is the mean over seeds, its band one standard deviation to either side."
+    bands = "A line is the mean over seeds, its band one standard deviation to either side. ✖ marks a divergence."
     accuracy, loss = (
         "Higher is better, and so is earlier.",
-        "Lower is better; a line ends where the loss of any seed is not finite.",
+        "Lower is better; a line ends where the loss of any seed is not finite (✖).",
     )
     samples = f"on the {evaluated_on(runs)} set"
     yield _over_rounds(runs, "accuracy", f"Accuracy {samples}", f"{bands} {accuracy}", _accuracy_axis(runs))
@@ -64,9 +72,27 @@ def run_line(run: StoredRun, number: int, key: str) -> ChartLine:
         number: its number, which gives the colour.
         key: "accuracy" or "loss".
     """
-    end = min((row["round"] for row in run.rows if row[key] is None), default=math.inf)
-    line = mean_line(run.name, number, [(row["round"], row[key]) for row in run.rows if row["round"] < end])
+    end = min((row["round"] for row in run.rows if row["loss"] is None), default=math.inf)
+    rows = [row for row in run.rows if row["round"] < end or key == "accuracy"]
+    line = mean_line(run.name, number, [(row["round"], row[key]) for row in rows])
+    line = dataclasses.replace(line, seeds=_seed_values(rows, key, line.x), lost=_lost_at(line, end))
     return _clip_band(line) if key == "accuracy" else line
+
+
+def _seed_values(rows: Sequence[dict[str, Any]], key: str, rounds: Sequence[float]) -> dict[str, list[float | None]]:
+    """Return each seed's values in these rounds; nothing if there is one seed."""
+    values: dict[str, dict[float, float]] = {}
+    for row in rows:
+        values.setdefault(str(row["seed"]), {})[row["round"]] = row[key]
+    return {seed: [found.get(round) for round in rounds] for seed, found in values.items()} if len(values) > 1 else {}
+
+
+def _lost_at(line: ChartLine, end: float) -> tuple[float, float | None] | None:
+    """Return where a line leaves the finite numbers, given the first round without a finite loss."""
+    if end == math.inf:
+        return None
+    until = [(x, y) for x, y in zip(line.x, line.y, strict=True) if x <= end]
+    return until[-1] if until else (end, None)
 
 
 def _clip_band(line: ChartLine) -> ChartLine:
@@ -94,7 +120,7 @@ def _against_bytes(run: StoredRun, number: int) -> ChartLine:
     assert run.result
     per_round = bytes_per_round(run.result, run.config["cohort"])
     line = run_line(run, number, "accuracy")
-    return dataclasses.replace(line, x=[round * per_round for round in line.x])
+    return dataclasses.replace(line, x=[round * per_round for round in line.x], seeds={}, lost=None)
 
 
 def partition_chart(runs: Sequence[StoredRun]) -> tuple[list[Grids], list[str]]:
@@ -145,7 +171,7 @@ def probe_charts(runs: Sequence[StoredRun]) -> Iterator[Chart]:
     shown, nor numbers that were measured once: these are in a table.
     """
     once = single_probe_values(runs)
-    keys = [key for key in _probe_keys(runs) if key not in once]
+    keys = [key for key in _probe_keys(runs) if key not in once and _probe_name(key) not in CLIENT_PROBES]
     for probe, group in itertools.groupby(keys, _probe_name):
         of_probe = list(group)
         for together in [of_probe] if probe in JOINT_PROBES else [[key] for key in of_probe]:
@@ -223,30 +249,30 @@ def _probe_lines(runs: Sequence[StoredRun], key: str, variant: int, variants: in
         if points:
             name = f"{run.name}, {_measure_name(key)}" if variants > 1 else run.name
             marks = len({round for round, _ in points}) == 1
-            yield mean_line(name, number, points, variant, variants, marks)
+            yield mean_line(name, number, points, variant, marks)
 
 
 def _probe_heat_map(runs: Sequence[StoredRun], probe: str, key: str) -> Iterator[Grids]:
     """Yield one chart of a measure that is a list: rounds horizontally, elements vertically, mean over seeds."""
-    points = {run.name: _points(run, key, list) for run in runs}
-    grids = [grid for name, of_run in points.items() if (grid := _probe_grid(name, of_run)).x]
+    points = [_points(run, key, list) for run in runs]
+    grids = [grid for n, run in enumerate(runs) if (grid := _probe_grid(run.name, n, points[n])).x]
     values = [z for grid in grids for row in grid.z for z in row if z is not None]
     if values:
-        is_accuracy = key == "classes.accuracy"
+        is_accuracy = key in ACCURACY_LISTS
         z = Axis(_measure_name(key), "percent" if is_accuracy else "number")
         scale = (0.0, 1.0) if is_accuracy else (min(values), max(values))
-        title = "Accuracy of each class" if is_accuracy else f"Probe: {measure_title(key)}"
+        title = ACCURACY_LISTS.get(key, f"Probe: {measure_title(key)}")
         axes = ROUND_AXIS, Axis(LIST_ELEMENTS.get(probe, "number")), z
         yield Grids(_chart_key(key), title, probe_caption(runs, probe), *axes, grids, *scale)
 
 
-def _probe_grid(name: str, points: Iterable[tuple[int, Sequence[float | None]]]) -> Grid:
+def _probe_grid(name: str, run: int, points: Iterable[tuple[int, Sequence[float | None]]]) -> Grid:
     """Return a panel whose z[i][j] is the mean over seeds of element i in the j-th round that has any."""
     elements: dict[int, list[tuple[float, float]]] = {}  # index in the list: (round, value) of all seeds
     for round, values in points:
         for i, value in enumerate(values):
             elements.setdefault(i, []).extend([] if value is None else [(round, value)])
-    lines = [mean_line(name, 0, pairs) for pairs in elements.values()]
+    lines = [mean_line(name, run, pairs) for pairs in elements.values()]
     means = [dict(zip(line.x, line.y, strict=True)) for line in lines]
     rounds = sorted({x for line in lines for x in line.x})
-    return Grid(name, rounds, [*map(float, elements)], [[mean.get(x) for x in rounds] for mean in means])
+    return Grid(name, rounds, [*map(float, elements)], [[mean.get(x) for x in rounds] for mean in means], run)

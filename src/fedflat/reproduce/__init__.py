@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,10 @@ def write_report(
     target: float = 0.8,
     figures: str | Path | None = None,
     tensorboard: str | Path | None = None,
+    labels: Mapping[str, str] | None = None,
+    order: Sequence[str] = (),
+    style: str = "plain",
+    columns: int = 1,
 ) -> list[str]:
     """Write one HTML page about runs, as `fedflat report` does, with the papers' numbers beside ours.
 
@@ -24,17 +28,28 @@ def write_report(
         target: accuracy for the column "rounds to …".
         figures: folder for the page's figures as PDF and PNG.
         tensorboard: folder for TensorBoard's event files (needs fedflat[tensorboard]).
+        labels: texts to use instead of our own, by the run's folder.
+        order: folders or labels of the runs that come first.
+        style: how figures look: "plain", or "cvpr" with Times and markers.
+        columns: how many columns of a paper a figure spans, 1 or 2.
 
     Returns warnings: runs that were left out or are unfinished, and numbers that do not compare.
     """
     from fedflat.report.html import make_report
 
     figures, tensorboard = (None if folder is None else Path(folder) for folder in (figures, tensorboard))
-    return make_report(list_folders(runs), Path(out), target, figures, tensorboard, _printed)
+    paths, more = list_folders(runs), (printed_by_papers, labels, order, style, columns)
+    return make_report(paths, Path(out), target, figures, tensorboard, *more)
 
 
-def _printed(config: Mapping[str, Any]) -> tuple[str, float] | None:
-    """Look a run's configuration up in the papers' tables, which are imported only for data sets that papers use."""
+def printed_by_papers(config: Mapping[str, Any]) -> tuple[str, float] | None:
+    """Look a run's configuration up in the papers' tables, which are imported only for data sets that papers use.
+
+    Args:
+        config: the content of the run's config.yaml.
+
+    Returns the source and the printed accuracy in percent, None if no table has these settings.
+    """
     from fedflat.data.catalogue import DATASETS
 
     if config.get("dataset") not in DATASETS:

@@ -1,19 +1,29 @@
 // Heat maps and loss landscapes (Grids in charts.py).
 const VIRIDIS = ["#440154", "#3b528b", "#21918c", "#5ec962", "#fde725"];
 const LEVELS = 16;
+const SURFACES = 8; // a browser keeps about this many WebGL contexts; further landscapes are drawn as contours
+const CAMERA = { eye: { x: 1.5, y: .98, z: 1.3 }, center: { x: 0, y: 0, z: -.12 }, up: { x: 0, y: 0, z: 1 } };
+
+/** The numbers of the panels that the selection shows. */
+const chosenPanels = chart => [...chart.grids.keys()].filter(n => chart.grids[n].run === null || isShown(RUNS[chart.grids[n].run]));
+
+/** Names instead of numbers along an axis. */
+const named = names => names.length ? { tickvals: [...names.keys()], ticktext: names.map(plain), dtick: undefined, tickformat: "" } : {};
 
 function heat(chart, theme) {
   const colorbar = { thickness: 10, outlinewidth: 0, title: { text: plain(chart.z.label), side: "right" }, ...FORMS[chart.z.form] };
   const bare = { showgrid: false, zeroline: false };
+  const scale = chart.low < 0 ? [theme.warm, theme.panel, theme.high] : [theme.low, theme.high];
   return chart.grids.map(grid => ({
     data: [{
-      type: "heatmap", ...grid, zmin: chart.low, zmax: chart.high, colorscale: even([theme.low, theme.high]), colorbar,
+      type: "heatmap", x: grid.x, y: grid.y, z: grid.z, zmin: chart.low, zmax: chart.high, colorscale: even(scale), colorbar,
       xgap: grid.x.length > 30 ? 0 : 1, ygap: grid.y.length > 30 ? 0 : 1,
+      ...(grid.text.length ? { text: grid.text, texttemplate: "%{text}" } : {}),
       hovertemplate: `${chart.x.label} %{x}, ${chart.y.label} %{y}: %{z:.6~g}<extra></extra>`,
     }],
     layout: frame(theme, {
-      xaxis: { ...axis(chart.x, theme), ...bare },
-      yaxis: { ...axis(chart.y, theme), ...bare, dtick: grid.y.length <= 12 ? 1 : undefined },
+      xaxis: { ...axis(chart.x, theme), ...bare, ...named(grid.x_names) },
+      yaxis: { ...axis(chart.y, theme), ...bare, dtick: grid.y.length <= 12 ? 1 : undefined, ...named(grid.y_names) },
     }),
   }));
 }
@@ -32,17 +42,22 @@ function levels(chart) {
   return { start: chart.low, end: chart.high, size: (chart.high - chart.low) / LEVELS };
 }
 
+/** The scale of the losses, which pictures have beside each panel and the page above all. */
+const lossBar = (chart, shown) => ({
+  showscale: shown, colorbar: { thickness: 10, len: .8, outlinewidth: 0, title: { text: plain(chart.z.label), side: "right" }, tickformat: "~g" },
+});
+
 /** A cross at the model and a circle at the lowest point. */
 function marks(grid) {
   const [x, y] = lowest(grid), line = { color: "#ffffff", width: 2 };
   const marker = { symbol: ["cross-thin", "circle"], size: [11, 6], color: "#ffffff", line };
-  return { x: [0, x], y: [0, y], mode: "markers", hoverinfo: "skip", marker };
+  return { x: [0, x], y: [0, y], mode: "markers", hoverinfo: "skip", showlegend: false, marker };
 }
 
-function contours(chart, grid, theme) {
+function contours(chart, grid, theme, state, picture) {
   const filled = {
-    type: "contour", ...grid, zmin: chart.low, zmax: chart.high, autocontour: false, contours: levels(chart),
-    colorscale: even(VIRIDIS), showscale: false, line: { width: .8, color: "rgba(255,255,255,.45)" },
+    type: "contour", x: grid.x, y: grid.y, z: grid.z, zmin: chart.low, zmax: chart.high, autocontour: false, contours: levels(chart),
+    colorscale: even(VIRIDIS), ...lossBar(chart, picture), line: { width: .8, color: "rgba(255,255,255,.45)" },
     hovertemplate: `${chart.z.label} %{z:.4g}<extra></extra>`,
   };
   const layout = frame(theme, {
@@ -58,23 +73,47 @@ function raised(chart, grid) {
   const [x, y, z] = lowest(grid), lift = levels(chart).size / 2;
   const middle = grid.z[grid.y.length >> 1][grid.x.length >> 1];
   const marker = { symbol: ["cross", "circle"], size: [5, 4], color: "#ffffff" };
-  return { type: "scatter3d", x: [0, x], y: [0, y], z: [middle + lift, z + lift], mode: "markers", hoverinfo: "skip", marker };
+  return { type: "scatter3d", x: [0, x], y: [0, y], z: [middle + lift, z + lift], mode: "markers", hoverinfo: "skip", showlegend: false, marker };
 }
 
-function surface(chart, grid, theme) {
+/** The scene of surfaces: axes with titles, and the camera that all panels share. */
+function scene(chart, theme, state) {
+  const grey = { gridcolor: theme.line, zerolinecolor: theme.line, showbackground: false };
+  const side = label => ({ title: { text: plain(label), font: { size: 11 } }, tickfont: { size: 10 }, nticks: 5, tickformat: "~g", ...grey });
+  return {
+    aspectmode: "manual", aspectratio: { x: 1, y: 1, z: .6 }, camera: structuredClone(state.camera || CAMERA),
+    xaxis: side(chart.x.label), yaxis: side(chart.y.label), zaxis: { ...side(chart.z.label), range: [chart.low, chart.high] },
+  };
+}
+
+function surface(chart, grid, theme, state, picture) {
   const relief = {
-    type: "surface", ...grid, cmin: chart.low, cmax: chart.high, colorscale: even(VIRIDIS), showscale: false,
+    type: "surface", x: grid.x, y: grid.y, z: grid.z, cmin: chart.low, cmax: chart.high, colorscale: even(VIRIDIS), ...lossBar(chart, picture),
     contours: { z: { show: true, ...levels(chart), color: "rgba(255,255,255,.6)", width: 1 } },
     lighting: { ambient: .75, diffuse: .5, specular: .08, roughness: .8 },
     hovertemplate: `${chart.z.label} %{z:.4g}<extra></extra>`,
   };
-  const grey = { gridcolor: theme.line, zerolinecolor: theme.line, showbackground: false };
-  const side = { title: { text: "" }, tickfont: { size: 10 }, nticks: 5, ...grey };
-  const scene = {
-    aspectmode: "manual", aspectratio: { x: 1, y: 1, z: .6 },
-    camera: { eye: { x: 1.5, y: .98, z: 1.3 }, center: { x: 0, y: 0, z: -.12 } },
-    xaxis: side, yaxis: side, zaxis: { ...side, range: [chart.low, chart.high] },
-  };
-  const layout = frame(theme, { margin: { l: 0, r: 0, t: 0, b: 0 }, uirevision: "camera", scene });
-  return { data: [relief, raised(chart, grid)], layout };
+  return { data: [relief, raised(chart, grid)], layout: frame(theme, { margin: { l: 0, r: 0, t: 0, b: 0 }, scene: scene(chart, theme, state) }) };
+}
+
+/** All chosen surfaces in one scene, each in its run's colour. */
+function overlaid(chart, theme, state) {
+  const data = chosenPanels(chart).map(n => chart.grids[n]).map(grid => ({
+    type: "surface", x: grid.x, y: grid.y, z: grid.z.map(row => row.map(z => z > chart.high ? null : z)), showscale: false, opacity: .8,
+    name: plain(grid.name), colorscale: [[0, colour(grid.run)], [1, colour(grid.run)]],
+    contours: { z: { show: true, ...levels(chart), color: theme.paper, width: 1 } },
+    lighting: { ambient: .65, diffuse: .7, specular: .05 }, hovertemplate: `${plain(grid.name)}: %{z:.4g}<extra></extra>`,
+  }));
+  return { data, layout: frame(theme, { margin: { l: 0, r: 0, t: 0, b: 0 }, scene: scene(chart, theme, state) }) };
+}
+
+/** Plotly's data and layout of every panel of a chart of landscapes; null for panels that are not shown. */
+function landscapes(chart, state, theme, picture) {
+  const chosen = chosenPanels(chart), shape = viewOf(chart);
+  return chart.grids.map((grid, n) => {
+    const place = chosen.indexOf(n);
+    if (place < 0 || (shape === "overlay" && place)) return null;
+    if (shape === "overlay") return overlaid(chart, theme, state);
+    return (shape === "3d" && place < SURFACES ? surface : contours)(chart, grid, theme, state, picture);
+  });
 }

@@ -1,149 +1,209 @@
-// Draws all charts and handles input: theme, view, smoothing, hiding lines, sorting tables.
-const SURFACES = 8; // a browser keeps about this many WebGL contexts; further landscapes are drawn as contours
+// Draws the charts that are on the screen, keeps them up to date with the reader's choices, and connects their controls.
 const CONFIG = { responsive: true, displayModeBar: false };
 const webgl = !!document.createElement("canvas").getContext("webgl");
-const states = new Map(CHARTS.map(chart => [chart, { beta: 0, view: webgl ? "3d" : "contours", hidden: new Set() }]));
+let RUNS, CHARTS, STYLES, SETTINGS, due, seen, cameraLocked = false;
+
 /** The <figure> of a chart. */
 const home = chart => document.getElementById(chart.key);
 /** The elements in which plotly draws the chart's panels. */
 const plots = chart => [...home(chart).querySelectorAll(".plot")];
+/** How landscapes are drawn: "3d", "contours" or "overlay". */
+const viewOf = chart => webgl ? choices(chart.key).view || "3d" : "contours";
+const isPrinting = () => document.documentElement.classList.contains("printing");
 
-/** Plotly's data and layout of each panel. */
-function panels(chart) {
-  const state = states.get(chart), theme = colours();
+/** Plotly's data and layout of each panel, null for a panel that is not shown; a picture has a scale of its own. */
+function panels(chart, picture = false) {
+  const state = choices(chart.key), theme = colours();
   if (chart.lines) return curves(chart, state, theme);
-  if (!chart.relief) return heat(chart, theme);
-  return chart.grids.map((grid, n) => (state.view === "3d" && n < SURFACES ? surface : contours)(chart, grid, theme));
+  if (chart.relief) return landscapes(chart, state, theme, picture);
+  const chosen = new Set(chosenPanels(chart));
+  return heat(chart, theme).map((panel, n) => chosen.has(n) ? panel : null);
 }
 
 function draw(chart) {
-  const printing = document.documentElement.classList.contains("printing"), boxes = plots(chart);
-  panels(chart).forEach(({ data, layout }, n) => {
-    const box = boxes[n], fixed = { width: box.clientWidth, height: box.clientHeight };
-    if (box.data && box.data[0].type !== data[0].type) Plotly.purge(box);
-    Plotly.react(box, data, { ...layout, ...(printing ? fixed : {}) }, CONFIG); // printing does not wait for plotly's resize
+  due.delete(chart);
+  const boxes = plots(chart);
+  panels(chart).forEach((panel, n) => {
+    const box = boxes[n];
+    box.parentElement.hidden = !panel;
+    if (!panel) return box.data && Plotly.purge(box);
+    const fixed = isPrinting() ? { width: box.clientWidth, height: box.clientHeight } : {}; // printing does not wait for plotly's resize
+    if (box.data && box.data.length && box.data[0].type !== panel.data[0]?.type) Plotly.purge(box);
+    const isNew = !box.data;
+    Plotly.react(box, panel.data, { ...panel.layout, ...fixed }, CONFIG);
+    if (isNew) box.on("plotly_relayout", change => remember(chart, box, change));
+    box.setAttribute("aria-label", describe(chart));
   });
+  if (chart.lines) legend(chart);
 }
 
-/** Turning one surface turns all others of the chart. */
-function link(chart) {
-  const follow = (plot, { eye, up }) => plots(chart)
-    .filter(other => other !== plot && other.layout.scene)
-    .forEach(other => Plotly.relayout(other, { "scene.camera.eye": eye, "scene.camera.up": up }));
-  plots(chart).forEach(plot => plot.on("plotly_relayout", change => {
-    if (change["scene.camera"]) follow(plot, change["scene.camera"]);
+/** Draw what is on the screen now and the rest when it is scrolled to. */
+function redraw(charts = CHARTS) {
+  charts.forEach(chart => due.add(chart));
+  [...seen].filter(chart => due.has(chart)).forEach((chart, n) => n ? setTimeout(() => due.has(chart) && draw(chart), 30 * n) : draw(chart)); // the first at once, so that the page answers
+}
+/** Draw all charts, for printing and tests. */
+function drawAll() {
+  [...due].forEach(draw);
+  drawSweep();
+}
+
+/** Store what the reader did in a plot: the zoom of curves, and the camera, which all surfaces of a chart share. */
+function remember(chart, plot, change) {
+  const state = choices(chart.key), zoom = state.zoom ??= {};
+  const range = name => change[`${name}.range`] || (`${name}.range[0]` in change ? [change[`${name}.range[0]`], change[`${name}.range[1]`]] : null);
+  for (const [name, key] of [["xaxis", view.x], ["yaxis", "y"]]) {
+    if (range(name)) zoom[key] = range(name);
+    if (change[`${name}.autorange`]) delete zoom[key];
+  }
+  if (!chart.lines || !Object.keys(zoom).length) delete state.zoom;
+  const camera = change["scene.camera"];
+  if (camera && !cameraLocked) {
+    cameraLocked = true;
+    state.camera = structuredClone(camera);
+    const others = plots(chart).filter(other => other !== plot && other.layout?.scene);
+    Promise.all(others.map(other => Plotly.relayout(other, { "scene.camera": structuredClone(camera) }))).finally(() => { cameraLocked = false; });
+  }
+  writeAddress();
+}
+
+/** A button for each line of a chart with few of them, which hides its run or shows it again. */
+function legend(chart) {
+  const box = home(chart).querySelector(".legend"), listed = chart.lines.filter(line => line.run < 0 || RUNS[line.run].listed);
+  if (listed.length > FEW) return box.replaceChildren();
+  box.replaceChildren(...listed.map(line => {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.innerHTML = sample(line);
+    button.append(line.name);
+    button.setAttribute("aria-pressed", line.run < 0 || isShown(RUNS[line.run]));
+    button.disabled = line.run < 0;
+    button.onclick = () => { toggle([RUNS[line.run]]); home(chart).querySelectorAll(".legend button")[listed.indexOf(line)].focus(); };
+    return button;
   }));
 }
 
-/** The line's colour and dashes, or its symbol, for the legend. */
-function sample(line) {
-  const paint = colour(line.colour);
-  const mark = line.marks ? `<text x="13" y="8" font-size="11" text-anchor="middle" fill="${paint}">${symbol(line)[2]}</text>`
-    : `<path d="M0 4H26" stroke="${paint}" stroke-width="3" stroke-dasharray="${strokes(line, 1.5)}"/>`;
-  return `<svg aria-hidden="true" viewBox="0 0 26 8">${mark}</svg>`;
-}
-
-/** Add a button for each line, which hides or shows it. */
-function legend(chart) {
-  const box = home(chart).querySelector(".legend"), { hidden } = states.get(chart);
-  chart.lines.forEach((line, n) => {
-    const button = box.appendChild(document.createElement("button"));
-    button.innerHTML = sample(line);
-    button.append(line.name);
-    button.setAttribute("aria-pressed", true);
-    button.addEventListener("click", () => {
-      hidden.delete(n) || hidden.add(n);
-      button.setAttribute("aria-pressed", !hidden.has(n));
-      draw(chart);
-    });
-  });
-}
-
-/** Add the colour scale of landscapes and the buttons that switch between surfaces and contours. */
+/** The colour scale of landscapes, and the buttons for surfaces, contours and one scene with all surfaces. */
 function views(chart) {
   const box = home(chart), buttons = [...box.querySelectorAll("[data-view]")];
   const [low, high] = [chart.low, chart.high].map(loss => loss.toPrecision(3));
   const scale = `${chart.z.label} ${low}<i style="background:linear-gradient(90deg,${VIRIDIS})"></i>${high}`;
   box.querySelector(".legend").outerHTML = `<div class="scale">${scale}</div>`;
-  const show = view => {
-    states.get(chart).view = view;
-    buttons.forEach(button => button.setAttribute("aria-pressed", button.dataset.view === view));
-    plots(chart).forEach(plot => plot.removeAllListeners && plot.removeAllListeners("plotly_relayout"));
+  const press = () => buttons.forEach(button => button.setAttribute("aria-pressed", button.dataset.view === viewOf(chart)));
+  buttons.forEach(button => button.addEventListener("click", () => {
+    choices(chart.key).view = button.dataset.view;
+    press();
+    writeAddress();
     draw(chart);
-    link(chart);
-  };
-  buttons.forEach(button => button.addEventListener("click", () => show(button.dataset.view)));
+  }));
   if (!webgl) {
     const message = "This browser has no WebGL, which surfaces need: contours are shown.";
     box.querySelector("figcaption").insertAdjacentHTML("beforeend", `<p class="warning">${message}</p>`);
-    buttons[0].disabled = true;
+    buttons.filter(button => button.dataset.view !== "contours").forEach(button => { button.disabled = true; });
   }
-  show(states.get(chart).view);
+  press();
 }
 
-/** The number in a cell; "–" (never reached or not measured) sorts above all numbers. */
-function number(text) {
-  const value = parseFloat(text.replace(/,/g, ""));
-  return isNaN(value) ? Infinity : value;
-}
-
-/** Sort by a column on a click on its heading, in the other direction on the next click. */
-function sortable(table) {
-  const heads = [...table.querySelectorAll("th")], body = table.tBodies[0];
-  heads.forEach((head, column) => head.addEventListener("click", () => {
-    const down = head.getAttribute("aria-sort") !== "descending";
-    heads.forEach(other => other.removeAttribute("aria-sort"));
-    head.setAttribute("aria-sort", down ? "descending" : "ascending");
-    const text = row => row.cells[column].textContent;
-    const words = [...body.rows].every(row => !isFinite(number(text(row))));
-    const key = row => words ? text(row) : number(text(row));
-    const sorted = [...body.rows].sort((a, b) => key(a) < key(b) ? -1 : key(a) > key(b) ? 1 : 0);
-    body.append(...(down ? sorted.reverse() : sorted));
-  }));
+/** Bring everything up to date with the view after a choice. */
+function follow() {
+  showSelection();
+  redraw();
+  followTables();
+  if (sweepSeen) drawSweep();
+  writeAddress();
 }
 
 /** The light or dark theme follows the system until the button is clicked; printing is always light. */
 function themes() {
   const root = document.documentElement, button = document.getElementById("theme");
-  const system = matchMedia("(prefers-color-scheme: dark)");
-  const dark = () => root.dataset.theme ? root.dataset.theme === "dark" : system.matches;
-  const name = () => { button.textContent = dark() ? "Light" : "Dark"; };
   const use = theme => {
     if (theme) root.dataset.theme = theme; else delete root.dataset.theme;
-    name();
-    CHARTS.forEach(draw);
+    button.textContent = isDark() ? "Light" : "Dark";
+    follow();
   };
-  let before;
-  name();
-  button.addEventListener("click", () => use(dark() ? "light" : "dark"));
-  system.addEventListener("change", () => use(root.dataset.theme));
+  const choose = theme => { view.theme = theme; use(theme); };
+  button.addEventListener("click", () => choose(isDark() ? "light" : "dark"));
+  system.addEventListener("change", () => use(view.theme));
   addEventListener("beforeprint", () => { // print in light colours and at the width of a sheet of paper
-    before = root.dataset.theme;
     document.querySelectorAll("details").forEach(details => { details.open = true; });
     root.classList.add("printing");
     use("light");
+    drawAll();
   });
   addEventListener("afterprint", () => {
     root.classList.remove("printing");
-    use(before);
+    use(view.theme);
   });
+  if (view.theme) root.dataset.theme = view.theme;
+  button.textContent = isDark() ? "Light" : "Dark";
 }
 
-/** Draw a chart and connect its controls. */
-function start(chart) {
-  const box = home(chart), slider = box.querySelector("input");
-  box.querySelector("[data-save=png]").addEventListener("click", () => savePicture(chart));
-  box.querySelector("[data-save=csv]").addEventListener("click", () => saveData(chart));
-  if (slider) slider.addEventListener("input", () => {
-    states.get(chart).beta = slider.valueAsNumber;
-    box.querySelector("output").textContent = slider.valueAsNumber ? slider.value : "off";
-    draw(chart);
-  });
-  if (chart.relief) return views(chart);
-  if (chart.lines) legend(chart);
-  draw(chart);
+/** Connect the controls of a chart. */
+function connect(chart) {
+  const box = home(chart), slider = box.querySelector("input[type=range]"), seeds = box.querySelector("[data-seeds]"), state = choices(chart.key);
+  const on = (selector, act) => box.querySelector(selector).addEventListener("click", act);
+  on("[data-save=png]", () => savePicture(chart));
+  on("[data-save=csv]", () => saveData(chart));
+  on("[data-numbers]", event => showNumbers(chart, event.currentTarget));
+  plots(chart).forEach(plot => plot.addEventListener("keydown", event => pressed(chart, plot, event)));
+  const change = () => { writeAddress(); draw(chart); };
+  if (slider) {
+    const name = () => { box.querySelector("output").textContent = state.beta || "off"; };
+    slider.value = state.beta || 0;
+    name();
+    slider.addEventListener("input", () => { if (slider.valueAsNumber) state.beta = slider.valueAsNumber; else delete state.beta; name(); change(); });
+  }
+  if (seeds) {
+    seeds.setAttribute("aria-pressed", !!state.seeds);
+    seeds.addEventListener("click", () => { if (state.seeds) delete state.seeds; else state.seeds = 1; seeds.setAttribute("aria-pressed", !!state.seeds); change(); });
+  }
+  if (chart.relief) views(chart);
 }
 
-document.querySelectorAll("table").forEach(sortable);
-CHARTS.forEach(start);
+/** Draw a chart when it comes onto the screen. */
+let watcher, sweepSeen = false;
+function watchScreen() {
+  if (watcher) watcher.disconnect();
+  watcher = new IntersectionObserver(entries => entries.forEach(({ target, isIntersecting }) => {
+    if (target.id === "sweep") { sweepSeen = isIntersecting; return isIntersecting && drawSweep(); }
+    const chart = CHARTS.find(one => one.key === target.id);
+    if (isIntersecting) { seen.add(chart); if (due.has(chart)) draw(chart); } else seen.delete(chart);
+  }), { rootMargin: "120px" });
+  [...CHARTS.map(home), document.getElementById("sweep")].filter(Boolean).forEach(box => watcher.observe(box));
+}
+
+/** Links to sections scroll without replacing the view in the address. */
+function navigate() {
+  document.querySelectorAll("nav a").forEach(link => link.addEventListener("click", event => {
+    event.preventDefault();
+    view.at = link.hash.slice(1);
+    document.querySelector(link.hash).scrollIntoView();
+    writeAddress();
+  }));
+}
+
+/** Take over the data in the page and connect everything in <main>; after an update of a live page once more. */
+function boot() {
+  const data = JSON.parse(document.getElementById("report-data").textContent);
+  [RUNS, CHARTS, STYLES, due, seen] = [data.runs, data.charts, data.styles, new Set(data.charts), new Set()];
+  SETTINGS = differing();
+  RUNS.forEach(run => { run.listed = true; });
+  if (boot.again) RUNS.forEach(run => { run.listed = matches(run, view.filter); }); else readAddress();
+  boot.again = true;
+  followTables.looks = "";
+  listRuns();
+  showSelection();
+  const x = document.getElementById("x-axis");
+  x.value = view.x;
+  x.onchange = () => { view.x = x.value; follow(); };
+  document.querySelectorAll("table.sortable").forEach(sortable);
+  CHARTS.forEach(connect);
+  startSweep();
+  followTables();
+  navigate();
+  watchScreen();
+}
+
+boot();
 themes();
+if (document.getElementById(view.at)) document.getElementById(view.at).scrollIntoView();

@@ -25,30 +25,31 @@ function saveData(chart) {
   save(`${chart.key}.csv`, URL.createObjectURL(new Blob([text], { type: "text/csv" })));
 }
 
-/** One panel as an image, with the camera that the page shows; `named` adds a legend. */
-async function picture({ data, layout }, plot, size, named) {
-  const seen = layout.scene && plot.layout.scene ? { scene: { ...layout.scene, camera: plot.layout.scene.camera } } : {};
+/** One panel as an image; `named` adds a legend. */
+async function picture({ data, layout }, size, named) {
   const legend = { showlegend: named, legend: { orientation: "h", y: 1.02, yanchor: "bottom" } };
   const image = new Image();
-  image.src = await Plotly.toImage({ data, layout: { ...layout, ...seen, ...legend } }, { format: "png", scale: 2, ...size });
+  image.src = await Plotly.toImage({ data, layout: { ...layout, ...legend } }, { format: "png", scale: 2, ...size });
   await image.decode();
   return image;
 }
 
 /** Save all panels as one picture at twice the screen's resolution, with their names or a legend. */
 async function savePicture(chart) {
-  const drawn = panels(chart), title = chart.grids ? 26 : 0, columns = Math.min(drawn.length, 3);
-  const size = drawn.length > 1 ? { width: 420, height: 360 } : { width: 760, height: 460 };
+  const names = chart.grids ? chart.grids.map(grid => viewOf(chart) === "overlay" ? "" : grid.name) : [""];
+  const kept = panels(chart, true).map((panel, n) => [panel, names[n]]).filter(([panel]) => panel), drawn = kept.map(([panel]) => panel);
+  const title = chart.grids ? 26 : 0, columns = Math.min(drawn.length, 3);
+  const size = drawn.length > 1 ? { width: 460, height: 380 } : { width: 760, height: 460 };
   const wide = 2 * size.width, high = 2 * (size.height + title);
   const canvas = document.createElement("canvas"), pen = canvas.getContext("2d");
   Object.assign(canvas, { width: columns * wide, height: Math.ceil(drawn.length / columns) * high });
-  pen.fillStyle = css("--paper");
+  pen.fillStyle = colours().paper;
   pen.fillRect(0, 0, canvas.width, canvas.height);
-  Object.assign(pen, { fillStyle: css("--ink"), font: "600 28px system-ui, sans-serif", textAlign: "center" });
+  Object.assign(pen, { fillStyle: colours().ink, font: "600 28px system-ui, sans-serif", textAlign: "center" });
   for (const [n, panel] of drawn.entries()) {
     const left = wide * (n % columns), top = high * Math.floor(n / columns);
-    pen.drawImage(await picture(panel, plots(chart)[n], size, !title), left, top + 2 * title);
-    if (title) pen.fillText(chart.grids[n].name, left + wide / 2, top + 36);
+    pen.drawImage(await picture(panel, size, !title && drawn[0].data.length <= 2 * MANY), left, top + 2 * title);
+    if (title) pen.fillText(kept[n][1], left + wide / 2, top + 36);
   }
   save(`${chart.key}.png`, canvas.toDataURL("image/png"));
 }

@@ -1,0 +1,59 @@
+"""Bold is significantly the best; ties are marked; runs of one seed and diverged runs are never bold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from fedflat.methods.fedsam import FedSAM
+from fedflat.report.comparison import training_settings
+from fedflat.report.significance import difference_p_value, mark_best
+from fedflat.report.tables import mark_results
+from fedflat.runs.read import read_stored_run
+
+A = {0: 0.80, 1: 0.82, 2: 0.84}
+
+
+def shifted(values: dict[int, float], by: list[float], seeds: int = 0) -> dict[int, float]:
+    return {seed + seeds: value + step for (seed, value), step in zip(values.items(), by, strict=True)}
+
+
+def test_paired_over_shared_seeds_else_welch() -> None:
+    paired, other = shifted(A, [-0.01, -0.011, -0.012]), shifted(A, [-0.01, -0.011, -0.012], seeds=10)
+    assert difference_p_value(A, paired) == pytest.approx(stats.ttest_rel([*A.values()], [*paired.values()]).pvalue)
+    welch = stats.ttest_ind([*A.values()], [*other.values()], equal_var=False).pvalue
+    assert difference_p_value(A, other) == pytest.approx(welch)
+    assert mark_best([A, paired]) == ["best", ""]
+    assert mark_best([A, other]) == ["tied", "tied"]
+    assert mark_best([A, paired], higher=False) == ["", "best"]
+
+
+def test_best_must_beat_every_other_run() -> None:
+    near, far = shifted(A, [-0.02, 0.01, -0.01]), shifted(A, [-0.5, -0.51, -0.5])
+    assert mark_best([near, A, far]) == ["tied", "tied", ""]
+    assert mark_best([A, A]) == ["tied", "tied"]
+    assert mark_best([A, {0: 0.99}, {}]) == ["", "", ""]
+
+
+@given(st.lists(st.dictionaries(st.integers(0, 3), st.floats(0, 1), max_size=4), max_size=5))
+def test_at_most_one_is_bold_and_it_has_the_highest_mean(values: list[dict[int, float]]) -> None:
+    marks = mark_best(values)
+    means = [sum(v.values()) / len(v) if len(v) > 1 else -1.0 for v in values]
+    for n, mark in enumerate(marks):
+        assert not mark or means[n] >= 0
+        if mark == "best":
+            assert means[n] == max(means)
+            assert marks.count("best") == 1
+            assert "tied" not in marks
+
+
+def test_a_diverged_run_is_never_bold(make_run: Callable[..., Path]) -> None:
+    folders = [make_run("good", [0.5, 0.6]), make_run("lost", [0.9, 0.95], lost=True, method=FedSAM())]
+    runs = [read_stored_run(folder) for folder in folders]
+    results = {n: run.result for n, run in enumerate(runs) if run.result}
+    assert set(mark_results(results, training_settings(runs), 0.5).values()) == {""}
