@@ -139,8 +139,8 @@ def test_a_folder_holds_what_a_single_run_would(swept: tuple[Path, list[ff.Sweep
 
 
 def test_an_interrupted_sweep_continues(swept: tuple[Path, list[ff.SweepPoint], int], tmp_path: Path) -> None:
-    def stop(done: int, round: int, rows: Any) -> None:
-        if done and round == 1:
+    def stop(rounds: int, rows: Any) -> None:
+        if rounds == 4 * 2 + 4:  # the second group of four points, after the first of its two rounds
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

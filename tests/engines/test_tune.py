@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedflat as ff
@@ -24,6 +24,7 @@ from fedflat.runs.tune import search_points, stage_rounds
 BASE = ff.Experiment(method=ff.FedSOL(), validation=0.1)
 
 
+@settings(max_examples=20)
 @given(
     low=st.floats(1e-4, 10),
     factor=st.floats(1.01, 1e4),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,7 @@ def sweep_command(words: list[str]) -> None:
             points = _sweep_with_bar(experiment, grid, out, files)
     print_sweep(points)
     print(f"best: {' '.join(option_words(points[0].values))}")
-    print(f"train it on all samples: {command_of(points[0].experiment)}")
+    print(f"train it on all samples: {command_of(points[0].experiment, points[0].values)}")
     print(f"results in {out}")
 
 
@@ -72,11 +72,7 @@ def _sweep_with_bar(experiment: Experiment, grid: Grid, out: Path, files: SweepF
     """Train with a progress bar over the rounds of all points."""
     count = len(grid_points(experiment, grid))
     with TrainingBar(f"{count} points", experiment.rounds * count) as bar:
-
-        def show(done: int, round: int, rows: list[dict[str, Any]]) -> None:
-            bar.update(done * experiment.rounds + round, rows)
-
-        return sweep(experiment, grid, out, files.resume, files.at_once, show)
+        return sweep(experiment, grid, out, files.resume, files.at_once, bar.update)
 
 
 def print_sweep(points: Sequence[SweepPoint]) -> None:
@@ -97,19 +93,25 @@ def _row(point: SweepPoint) -> list[str]:
     return [*(" ".join(value_words(v)) for v in point.values.values()), "diverged" if point.score < 0 else accuracy]
 
 
-def command_of(experiment: Experiment) -> str:
-    """Return the command that trains an experiment on all training samples and evaluates on the test set."""
+def command_of(experiment: Experiment, values: Collection[str]) -> str:
+    """Return the command that trains an experiment on all training samples and evaluates on the test set.
+
+    Args:
+        experiment: the experiment.
+        values: names of options that are written though they may have their default.
+    """
     outer, *inner = method_chain(experiment.method)
     spec = "+".join([METHODS.name_of(type(outer)), *map(_spec, inner)])
-    changed = _changed(outer, type(outer)())
-    setting = _changed(dataclasses.replace(experiment, validation=0.0), Experiment())
+    changed = _changed(outer, type(outer)(), values)
+    setting = _changed(dataclasses.replace(experiment, validation=0.0), Experiment(), values)
     return shlex.join(["fedflat", "run", spec, *option_words(changed), *option_words(setting)])
 
 
-def _changed(options: Any, defaults: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass that differ from those of another; methods do not count."""
+def _changed(options: Any, defaults: Any, always: Collection[str] = ()) -> dict[str, Any]:
+    """Return the fields of a dataclass that differ from those of another, or are in `always`; methods do not count."""
     values = {f.name: getattr(options, f.name) for f in dataclasses.fields(options)}
-    return {n: v for n, v in values.items() if not isinstance(v, Method) and v != getattr(defaults, n)}
+    kept = {n: v for n, v in values.items() if n in always or v != getattr(defaults, n)}
+    return {n: v for n, v in kept.items() if not isinstance(v, Method)}
 
 
 def _spec(method: Method) -> str:

@@ -105,7 +105,7 @@ def print_tune(result: TuneResult) -> None:
     print(f"best: {' '.join(option_words(best.values))}")
     mean, std = mean_std(result.test_accuracy)
     print(f"test accuracy of the best: {mean:.2%} ± {std:.2%} (trained without the held-out samples)")
-    print(f"train it on all samples: {command_of(best.experiment)}")
+    print(f"train it on all samples: {command_of(best.experiment, best.values)}")
 
 
 def _accuracy(value: float) -> str:

@@ -11,7 +11,7 @@ import dataclasses
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
@@ -26,10 +26,10 @@ from fedflat.runs.folder import write_atomically
 from fedflat.runs.interrupt import InterruptAfterRound, Interrupted
 from fedflat.runs.read import finished_result
 from fedflat.runs.result import Result
+from fedflat.runs.train import Watcher
 from fedflat.runs.train_together import differing_fields, run_together, shared_step
 
 AT_ONCE = 16  # points trained side by side, unless another number is given
-GroupWatcher = Callable[[int, int, list[dict[str, Any]]], None]  # points done before, round, rows of one point
 Grid = Mapping[str, Sequence[Any]]
 
 
@@ -60,7 +60,7 @@ def sweep(
     out: str | Path | None = None,
     resume: bool = False,
     at_once: int = AT_ONCE,
-    watch: GroupWatcher | None = None,
+    watch: Watcher | None = None,
 ) -> list[SweepPoint]:
     """Train an experiment at every point of a grid and return the points, the best first.
 
@@ -73,7 +73,7 @@ def sweep(
         out: the folder for a run folder of each point and sweep.json; nothing is written if None.
         resume: whether to continue a sweep in `out`. Finished points are not trained again.
         at_once: how many points are trained side by side.
-        watch: called after each round with the number of points that were finished before, the round and the rows of
+        watch: called after each round with the number of rounds that all points have trained, in sum, and the rows of
             the last evaluation of one point.
 
     Raises:
@@ -92,15 +92,15 @@ def sweep(
             if not left:
                 continue
 
-            def watch_group(round: int, rows: list[dict[str, Any]], done: int = done) -> None:
+            def watch_group(round: int, rows: list[dict[str, Any]], done: int = done, own: int = len(left)) -> None:
                 if watch:
-                    watch(done, round, rows)
+                    watch(done * experiment.rounds + own * round, rows)
                 if interrupt.signal:
                     raise Interrupted(interrupt.signal)
 
-            own = None if folders is None else [folders[n] for n in left]
+            paths = None if folders is None else [folders[n] for n in left]
             complete = [experiments[n] for n in group if n in results]
-            trained = run_together([experiments[n] for n in left], own, resume, watch_group, complete)
+            trained = run_together([experiments[n] for n in left], paths, resume, watch_group, complete)
             results |= zip(left, trained, strict=True)
     swept = [
         SweepPoint(values, each, results[n], folders[n] if folders else None) for n, (values, each) in enumerate(points)
