@@ -214,7 +214,7 @@ def _identity(file: Path) -> tuple[int, int] | None:
     """Number and size of a file, None if there is none: they change if it is replaced or written to."""
     try:
         stat = file.stat()
-    except FileNotFoundError:
+    except OSError:
         return None
     return stat.st_ino, stat.st_size
 
