@@ -198,3 +198,10 @@ def test_compression(tmp_path) -> None:
     assert all(record["lambda1"][0] > 0 for record in (full, one_bit))
     assert text.splitlines()[1:] == [line for line in files["md"].read_text().splitlines() if line.startswith("|")]
     assert files["png"].read_bytes().startswith(b"\x89PNG")
+
+
+def test_attacks_and_defences_are_one_table() -> None:
+    words = ["--rounds", "1", "--seeds", "0", "--attacks", "labels", "--defences", "mean", "median"]
+    heading, _, row = run("attacks.py", *words).strip().splitlines()
+    assert heading == "| attack | mean | median |"
+    assert row.startswith("| labels | ")

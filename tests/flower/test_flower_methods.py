@@ -21,8 +21,9 @@ from fedflat.core.state import ClientStore
 from fedflat.engine.participation import Participation
 from fedflat.engine.rounds import CohortJob
 from fedflat.flower.config import FederationOptions, from_run_config, to_run_config
-from fedflat.flower.engine import FlowerEngine, LastReply, ValidReply
+from fedflat.flower.engine import FlowerEngine, LastReply
 from fedflat.flower.messages import ClientInfo
+from fedflat.flower.validation import CheckedReply
 from fedflat.runs import read
 
 sys.path.append(str(Path(__file__).parents[1] / "methods"))
@@ -41,7 +42,7 @@ def test_equal_to_a_simulation(method: Method, tmp_path: Path) -> None:
 @every_method
 def test_the_run_configuration_describes_the_experiment(method: Method) -> None:
     experiment = dataclasses.replace(EXPERIMENT, method=method, seeds=(7,), lr=1e-3)
-    federation = FederationOptions(out="a folder", round_timeout=12.5, min_replies=2)
+    federation = FederationOptions(out="a folder", round_timeout=12.5, min_nodes=2, min_replies=2)
     flat = to_run_config(experiment, federation)
     assert all(type(value) in (bool, int, float, str) for value in flat.values())
     assert from_run_config(flat) == (experiment, federation)
@@ -64,9 +65,16 @@ def test_replies_are_averaged_where_the_server_computes() -> None:
         model, states = torch.zeros(5, device="cuda"), ClientStore(LastReply(torch.tensor(-1)))
         sgd = Optimiser(torch.ones((), device="cuda"), 0.0, 0.0)
         job = CohortJob(0, 0, 0, [2, 0], torch.ones(2, device="cuda"), 4, ff.Message(model), states, sgd, ff.FedAvg())
-        valid = {client: ValidReply(ff.Reply(model), ClientInfo(client=client, examples=7)) for client in job.clients}
-        engine = SimpleNamespace(experiment=EXPERIMENT, participation=Participation([7] * 4, 3))
-        cohort = FlowerEngine._average(engine, job, valid).cohort  # type: ignore[arg-type]
+        info = ClientInfo(client=0, examples=7)
+        valid = {client: CheckedReply(ff.Reply(model), info, 1.0) for client in job.clients}
+        server: Any = SimpleNamespace(
+            experiment=EXPERIMENT,
+            federation=FederationOptions(),
+            participation=Participation([7] * 4, 3),
+            nodes=SimpleNamespace(examples=[7] * 4),
+            _log_average=lambda *_: None,
+        )
+        cohort = FlowerEngine._average(server, job, valid).cohort
         assert {cohort.mean.delta.device.type, cohort.uniform.delta.device.type} == {"cuda"}
 
 

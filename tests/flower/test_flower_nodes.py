@@ -20,8 +20,8 @@ from fedflat.flower.nodes import ClientLog, Nodes
 def nodes_of(grid: Loopback, folder: Path) -> tuple[Nodes, RecordDict]:
     """Return the nodes of a grid, and the query that asks which clients they are."""
     request = TrainRequest(
-        run="run", seed=0, round=0, exchange=0, turn=0, key=7, accepted=-1, population=len(grid.contexts),
-        classes=10, names=[], samples="uint8 [1, 8, 8]", mean=[0.0], std=[1.0],
+        run="run", seed=0, round=0, exchange=0, turn=0, key=7, accepted=-1, steps=0, lr=0.0,
+        population=len(grid.contexts), classes=10, names=[], samples="uint8 [1, 8, 8]", mean=[0.0], std=[1.0],
     )  # fmt: skip
     nodes = Nodes(grid, [0] * len(grid.contexts), 5.0, ClientLog(folder / "clients.jsonl", "run"))  # type: ignore[arg-type]
     return nodes, RecordDict({REQUEST_KEY: request.record()})

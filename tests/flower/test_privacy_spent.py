@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import math
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -112,3 +115,24 @@ def test_a_simulation_accounts_for_its_sampling() -> None:
     assert spent == {"uniform": True, "poisson": True} | dict.fromkeys(
         ("weighted", "cyclic", "round-robin", "released"), False
     )
+
+
+@pytest.mark.parametrize("poisson", [None, 10], ids=["without replacement", "poisson"])
+@pytest.mark.parametrize("noise", [2.0, 8.0])
+def test_the_accountant_of_the_main_tests_agrees(
+    noise: float, poisson: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """tests/methods/renyi_accountant.py stands for the package where it cannot be installed."""
+    cohorts = [choose_cohort(0, r, 100, 10) for r in range(60)]
+    given = (ff.Private(noise=noise), cohorts, 100, poisson is None, poisson)
+    package = privacy_spent(*given)
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "methods"))
+    renyi = importlib.import_module("renyi_accountant")
+    monkeypatch.setitem(sys.modules, "dp_accounting", renyi)
+    monkeypatch.setitem(sys.modules, "dp_accounting.rdp", renyi.rdp)
+    own = privacy_spent(*given)
+    assert package
+    assert own
+    assert own["epsilon_known_cohorts"] == pytest.approx(package["epsilon_known_cohorts"], rel=0.05)
+    looser = 1.05 if poisson else 2.0  # the package has a tighter bound for Gaussian noise without replacement
+    assert 0.95 * package["epsilon"] < own["epsilon"] < looser * package["epsilon"]

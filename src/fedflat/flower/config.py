@@ -14,7 +14,7 @@ from typing import Any
 from fedflat.engine.participation import FIXED_SIZE, cohort_size
 from fedflat.errors import NOT_SHOWN, Spelling, UserError, mention, near_miss, shorten
 from fedflat.methods.compression import find_compressed
-from fedflat.options import Count, Positive, check, value_words
+from fedflat.options import Count, Index, Positive, check, value_words
 from fedflat.own_code import is_own_code
 from fedflat.probes import refuse_probes
 from fedflat.runs.config import experiment_from_dict, experiment_to_dict
@@ -39,8 +39,8 @@ class FederationOptions:
     """How often clients are asked in one round before the run stops; it can be continued later."""
     max_ratio: Positive = 100.0
     """A reply is refused if its norm is more than this many times the norm of the model."""
-    max_examples: Count | None = None
-    """Most examples with which a client counts in the weighted mean; no limit unless given."""
+    max_examples: Index = 0
+    """Most examples with which a client counts in the weighted mean; 0 is no limit."""
     secure: bool = False
     """Secure aggregation (SecAgg+): the server sees only the mean of the replies; needs weights = "uniform", and cohort
     and min_nodes of at least 2."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from flwr.app import RecordDict
@@ -190,13 +190,14 @@ class FlowerEngine:
         turn = _turn(self.experiment.method, job)
         job.states.scatter(clients, LastReply(torch.full((len(clients),), turn)))
         replies = stack_states([valid[client].reply for client in clients])
-        self._log_average(job, clients, job.aggregation.clip_factors(replies).tolist())
+        self._log_average(job, clients, replies)
         honest = job._replace(clients=clients, weights=weights, attack=None)  # attackers attacked on their nodes
         return TrainedCohort(average_replies(replies, honest), torch.empty(0))
 
-    def _log_average(self, job: CohortJob, clients: Sequence[int], factors: Sequence[float]) -> None:
+    def _log_average(self, job: CohortJob, clients: Sequence[int], replies: Any) -> None:
         """Log which replies were clipped, and warn of a round with fewer replies than in a simulation."""
-        for client, factor in zip(clients, factors, strict=True):
+        factors = job.aggregation.clip_factors(replies).tolist() if job.aggregation.clip else []
+        for client, factor in zip(clients, factors, strict=False):
             if factor < 1:
                 self.log.reply_clipped(job, client, factor)
         expected = len(self.participation.replying(job.seed, job.round))
