@@ -33,10 +33,11 @@ def config_of(app: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("method", [ff.FedAvg(), ff.FedSMOO(regularise=False), WRAPPED], ids=lambda m: type(m).__name__)
 def test_the_app_describes_the_experiment(method: Method, tmp_path: Path) -> None:
-    experiment = ff.Experiment(method=method, clients=7, seeds=(3,), lr=1e-4, dataset='npz:a "quoted" path.npz')
+    values = {"clients": 7, "seeds": (3,), "lr": 1e-4, "local_epochs": 5}
+    experiment = ff.Experiment(method=method, dataset='npz:a "quoted" path.npz', **values)
     (tmp_path / "config.yaml").write_text(dump_experiment(experiment))
     assert main(["flower", "new", str(tmp_path / "app"), "--config", str(tmp_path / "config.yaml")]) == 0
-    assert from_run_config(config_of(tmp_path / "app")) == (experiment, FederationOptions())
+    assert from_run_config(config_of(tmp_path / "app")) == (experiment, FederationOptions(min_nodes=5))
 
 
 def test_the_app_is_complete(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -56,11 +57,11 @@ def test_the_readme_explains_every_option(tmp_path: Path) -> None:
     readme = (tmp_path / "app" / "README.md").read_text()
     assert "$(seq 0 19)" in readme
     assert "--nodes 20" in readme
-    rows = dict(re.findall(r"^\| `federation\.(\w+)` \| (\S+) \|", readme, re.M))
+    rows = dict(re.findall(r"^\| `federation\.(\w+)` \| (.+?) \|", readme, re.M))
     defaults = {
         field.name: str(field.default).removesuffix(".0").lower() for field in dataclasses.fields(FederationOptions)
     }
-    assert rows == defaults
+    assert rows == defaults | {"min_nodes": "the cohort"}
 
 
 def test_the_readme_turns_security_on_and_telemetry_off(tmp_path: Path) -> None:
