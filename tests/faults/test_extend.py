@@ -184,6 +184,13 @@ def test_a_run_without_an_intact_checkpoint_is_not_extended(copied: Path, damage
     assert len(rows(copied)) == 4
 
 
+def test_a_number_in_the_result_that_no_float_can_hold(copied: Path, capsys) -> None:
+    result = json.loads((copied / "result.json").read_text())
+    (copied / "result.json").write_text(json.dumps(result | {"parameters": 10**400}))
+    assert main(["reach", str(copied)]) == 2
+    assert "result.json cannot be used" in capsys.readouterr().err
+
+
 def test_an_edited_configuration_is_not_overwritten(copied: Path, capsys) -> None:
     config = copied / "config.yaml"
     config.write_text("# mine\n" + config.read_text())

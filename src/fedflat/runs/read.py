@@ -31,6 +31,7 @@ from fedflat.runs.folder import (
     checkpoint_mismatch,
     data_changed,
     has_training,
+    is_number,
     load_tensors,
     read_metrics,
     trained_seeds,
@@ -107,13 +108,21 @@ def _read_result(folder: Path, rows: list[dict[str, Any]]) -> Result:
     """Read result.json; the history of a result are the rows of metrics.jsonl."""
 
     def parse(path: Path) -> Result:
-        result = Result(**json.loads(path.read_text(encoding="utf-8")), history=rows)
+        values = json.loads(path.read_text(encoding="utf-8"), parse_int=_parse_int)
+        result = Result(**values, history=rows)
         check(result)
         if not result.seeds:
             raise ValueError(path)
         return result
 
     return _read_file(folder / "result.json", parse)
+
+
+def _parse_int(digits: str) -> int:
+    """A whole number of JSON; ValueError if no float can hold it."""
+    if not is_number(value := int(digits)):
+        raise ValueError("a number is too large")
+    return value
 
 
 def read_stored_runs(paths: Sequence[Path]) -> tuple[list[StoredRun], list[str]]:
