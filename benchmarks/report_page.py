@@ -25,7 +25,7 @@ from fedflat.methods.fedsol import FedSOL
 from fedflat.runs.config import dump_experiment
 from fedflat.runs.result import Result, summarise_history
 
-TOGGLE = "document.querySelectorAll('#runs li input')[arguments[0]].click()"
+TOGGLE = "const boxes = document.querySelectorAll('#runs li input'); boxes[arguments[0] % boxes.length].click()"
 
 
 def write_run(folder: Path, number: int, evaluations: int, seeds: int = 3) -> None:

@@ -39,7 +39,7 @@ with webdriver.Chrome(options, Service(shutil.which("chromedriver"))) as browser
     size = {"width": chosen.width, "height": chosen.height, "deviceScaleFactor": 1, "mobile": chosen.width < 600}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     browser.get(f"{chosen.page.resolve().as_uri()}#theme={chosen.theme}&at={chosen.figure or chosen.at}")
-    WebDriverWait(browser, 60).until(lambda b: b.find_elements(By.CSS_SELECTOR, ".main-svg"))
+    WebDriverWait(browser, 60).until(lambda b: b.find_elements(By.CSS_SELECTOR, "#runs li"))
     time.sleep(5)
     if chosen.picture.suffix == ".pdf":
         printed = browser.execute_cdp_cmd(

@@ -15,8 +15,7 @@ from selenium.webdriver.support.ui import WebDriverWait
 
 WEBGL = ("--use-gl=angle", "--use-angle=swiftshader", "--enable-unsafe-swiftshader")
 NO_WEBGL = ("--disable-gpu", "--disable-3d-apis")
-DRAWN = """drawAll();
-const plots = [...document.querySelectorAll('.panel:not([hidden]) .plot')];
+DRAWN = """const plots = [...document.querySelectorAll('.panel:not([hidden]) .plot')];
 return plots.every(plot => plot.querySelector('.main-svg')) && plots.length > 0"""
 
 
@@ -43,6 +42,8 @@ def visit(browser: webdriver.Chrome, page: Path, view: str = "") -> webdriver.Ch
     """Open a page from disk with a view in its address, and wait until its figures are drawn."""
     browser.get("about:blank")
     browser.get(page.as_uri() + view)
+    browser.set_script_timeout(120)  # surfaces are slow in software
+    browser.execute_script("drawAll()")
     wait(browser, DRAWN)
     return browser
 

@@ -101,9 +101,9 @@ def turning_one_surface_turns_all(browser: webdriver.Chrome) -> None:
 def tables_have_all_methods_and_sort(browser: webdriver.Chrome) -> None:
     for table in ("headline", "flat"):
         head = browser.find_element(By.CSS_SELECTOR, f"#{table} th button")
-        head.click()
+        browser.execute_script("arguments[0].click()", head)
         names = [cell.text for cell in browser.find_elements(By.CSS_SELECTOR, f"#{table} td:first-child")]
-        assert [name.lower() for name in names] == sorted(METHODS, reverse=True)
+        assert [name.lower().partition(" ")[0] for name in names] == sorted(METHODS, reverse=True)
 
 
 def damaged_and_half_finished_runs_are_reported_and_skipped(browser: webdriver.Chrome, folder: Path) -> None:

@@ -2,7 +2,7 @@
 const VIRIDIS = ["#440154", "#3b528b", "#21918c", "#5ec962", "#fde725"];
 const LEVELS = 16;
 const SURFACES = 8; // a browser keeps about this many WebGL contexts; further landscapes are drawn as contours
-const CAMERA = { eye: { x: 1.5, y: .98, z: 1.3 }, center: { x: 0, y: 0, z: -.12 }, up: { x: 0, y: 0, z: 1 } };
+const CAMERA = { eye: { x: 1.72, y: 1.12, z: 1.45 }, center: { x: 0, y: 0, z: -.12 }, up: { x: 0, y: 0, z: 1 } };
 
 /** The numbers of the panels that the selection shows. */
 const chosenPanels = chart => [...chart.grids.keys()].filter(n => chart.grids[n].run === null || isShown(RUNS[chart.grids[n].run]));

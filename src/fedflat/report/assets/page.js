@@ -22,6 +22,7 @@ function panels(chart, picture = false) {
 
 function draw(chart) {
   due.delete(chart);
+  if (chart.lines) legend(chart); // before the plot, which takes the height that the legend leaves
   const boxes = plots(chart);
   panels(chart).forEach((panel, n) => {
     const box = boxes[n];
@@ -34,7 +35,6 @@ function draw(chart) {
     if (isNew) box.on("plotly_relayout", change => remember(chart, box, change));
     box.setAttribute("aria-label", describe(chart));
   });
-  if (chart.lines) legend(chart);
 }
 
 /** Draw what is on the screen now and the rest when it is scrolled to. */
@@ -134,7 +134,6 @@ function themes() {
     root.classList.remove("printing");
     use(view.theme);
   });
-  if (view.theme) root.dataset.theme = view.theme;
   button.textContent = isDark() ? "Light" : "Dark";
 }
 
@@ -190,6 +189,7 @@ function boot() {
   RUNS.forEach(run => { run.listed = true; });
   if (boot.again) RUNS.forEach(run => { run.listed = matches(run, view.filter); }); else readAddress();
   boot.again = true;
+  if (view.theme) document.documentElement.dataset.theme = view.theme;
   followTables.looks = "";
   listRuns();
   showSelection();
