@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
-from contextvars import ContextVar
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -101,14 +100,13 @@ def join_batches(first: Batch, second: Batch) -> Batch:
     return Batch(x, torch.cat([first.y, second.y]), torch.cat([first.mask, second.mask]), None)
 
 
-_current_batch: ContextVar[Batch | None] = ContextVar("batch", default=None)
+_current_batch: list[Batch] = []  # the batch of the call under way, if there is one
 
 
 def current_batch() -> Batch:
     """Return the batch with which a task calls its model at this moment; layers use its mask and its keys."""
-    batch = _current_batch.get()
-    assert batch is not None, "this layer works only inside a model that a Task calls"
-    return batch
+    assert _current_batch, "this layer works only inside a model that a Task calls"
+    return _current_batch[-1]
 
 
 Parameters = Tensor | Mapping[str, Tensor]  # a model: one vector [P], or tensors by name as `Task.unflatten` gives
@@ -226,11 +224,11 @@ class Task:
         parameters |= {name: p.to(dtype) if p.is_floating_point() else p for name, p in self._frozen.items()}
         inputs = tuple(self._to_compute(x, dtype) for x in inputs)
         named_inputs = {name: self._to_compute(x, dtype) for name, x in named_inputs.items()}
-        token = _current_batch.set(batch)
+        _current_batch.extend([] if batch is None else [batch])
         try:
             outputs = functional_call(self._parts, parameters, (part, *inputs), named_inputs)
         finally:
-            _current_batch.reset(token)
+            _current_batch.clear()
         outputs = getattr(outputs, "logits", outputs)  # Hugging Face models return a structure
         return self._to_float32(outputs) if isinstance(outputs, Tensor) else outputs
 
