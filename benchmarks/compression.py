@@ -15,6 +15,7 @@ import os
 import shlex
 import statistics
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -123,28 +124,40 @@ def draw(records: list[dict[str, Any]], path: Path) -> None:
 
 def page(kept: dict[str, Any], plot: Path, path: Path) -> str:
     """A page of documentation: what was measured, with which command, the table and the picture."""
-    machine, setting = kept["machine"], kept["setting"]
     picture = os.path.relpath(plot, path.parent)
-    seeds = ", ".join(map(str, setting["seeds"]))
     return f"""# Does compression sharpen the minimum?
+
+{textwrap.fill(kept.get("finding", ""), 120)}
 
 ```
 {kept["command"]}
 ```
 
-FedAvg, FedSAM (ρ = 0.1) and FedGloSS (ρ = ρ_l = 0.1, β = 10, dual released), with replies as they are (32 bits) and
-through [compress](methods/compress.md) with 8, 4 and 1 bits an entry, with error feedback or with errors dropped. The
-setting is that of FL-SAM's table: {setting["dataset"]}, {setting["model"]}, {setting["rounds"]} rounds,
-{setting["cohort"]} of
-{setting["clients"]} clients, partition {setting["partition"]} with α = {setting["alpha"]:g}. Accuracy is the mean over
-the last tenth of the rounds. λ1, LPF (σ = 0.01) and the rise of LPF over the loss are those of the final models on the
-test set. Means over seeds {seeds} with standard deviations; ratios are to the same method with 32 bits; bytes are those
-of one client in one round. Measured on {machine["gpu"] or machine["cpu"]}, torch {machine["torch"]}, {machine["date"]}.
+{textwrap.fill(description(kept), 120)}
 
 {table(kept["records"])}
 
 ![accuracy, λ1 and LPF against bits]({picture})
 """
+
+
+def description(kept: dict[str, Any]) -> str:
+    """What was measured, in one paragraph."""
+    machine, setting = kept["machine"], kept["setting"]
+    seeds = ", ".join(map(str, setting["seeds"]))
+    shown = f"Means over seeds {seeds} ± standard deviations" if len(setting["seeds"]) > 1 else f"Seed {seeds}"
+    errors = sorted({r["run"][2] for r in kept["records"]} - {"sent"})
+    return (
+        "FedAvg, FedSAM (ρ = 0.1) and FedGloSS (ρ = ρ_l = 0.1, β = 10, dual released), with replies as they are "
+        "(32 bits) and through [compress](methods/compress.md) with fewer bits an entry, errors: "
+        f"{' and '.join(errors)}. "
+        f"The setting is that of FL-SAM's table: {setting['dataset']}, {setting['model']}, {setting['rounds']} rounds, "
+        f"{setting['cohort']} of {setting['clients']} clients, partition {setting['partition']} with "
+        f"α = {setting['alpha']:g}. Accuracy is the mean over the last tenth of the rounds. λ1, LPF (σ = 0.01) and the "
+        f"rise of LPF over the loss are those of the final models on the test set. {shown}; ratios are to the same "
+        "method with 32 bits; bytes are those of one client in one round. Measured on "
+        f"{machine['gpu'] or machine['cpu']}, torch {machine['torch']}, {machine['date']}."
+    )
 
 
 def main() -> None:
