@@ -48,10 +48,12 @@ def is_own_data(name: str) -> bool:
     return ":" in name and name.split(":")[0] in OWN_KINDS
 
 
-def load_own_data(name: str, cache: Path | None) -> Dataset:
-    """Return the data set KIND:PATH."""
+def load_own_data(name: str, cache: Path | None, classes: int | None = None) -> Dataset:
+    """Return the data set KIND:PATH; `classes` is for npz files that do not say it, whose labels may then have gaps."""
     kind, path = _split_name(name)
-    return _read_npz(name, path) if kind == "npz" else read_prepared(prepare_own_data(name, cache, progress=True))
+    if kind == "npz":
+        return _read_npz(name, path, classes)
+    return read_prepared(prepare_own_data(name, cache, progress=True))
 
 
 def prepare_own_data(name: str, cache: Path | None, progress: bool) -> Path:
@@ -119,7 +121,7 @@ def _is_current(path: Path, fingerprint: str) -> bool:
     return path.exists() and inspect_prepared(path)[0].get("stamp") == fingerprint
 
 
-def _read_npz(name: str, path: Path) -> Dataset:
+def _read_npz(name: str, path: Path, classes: int | None) -> Dataset:
     """Read arrays x, y, x_test, y_test and optionally client; uint8 images are normalised by their own moments."""
     if not is_zipfile(path):
         raise UserError("dataset", name, f"{path} is not an npz file, which numpy.savez writes")
@@ -132,7 +134,7 @@ def _read_npz(name: str, path: Path) -> Dataset:
         x, x_test = (_channels_first(path, arrays[key]) for key in ("x", "x_test"))
         y, y_test = (_one_column(arrays[key]) for key in ("y", "y_test"))
         tensors = check_arrays(path, x, y, x_test, y_test)
-        classes = int(arrays["classes"]) if "classes" in arrays else None
+        classes = int(arrays["classes"]) if "classes" in arrays else classes
         owner = torch.from_numpy(number_clients(arrays["client"].reshape(-1))) if "client" in arrays else None
     if owner is not None and len(owner) != len(tensors.y):
         problem = f"client has {len(owner)} entries for {len(tensors.y)} training samples; give one each"

@@ -19,10 +19,10 @@ import torch
 
 from fedflat import __version__
 from fedflat.core.task import Samples, map_samples
-from fedflat.data.arrays import name_inputs, unname_inputs
+from fedflat.data.arrays import MAX_CLASSES, name_inputs, unname_inputs
 from fedflat.data.dataset import Augment, Dataset
 from fedflat.data.image_files import find_subfolder
-from fedflat.data.load import is_own_data, load_dataset, own_data_fingerprint
+from fedflat.data.load import is_own_data, load_dataset, load_own_data, own_data_fingerprint
 from fedflat.errors import UserError
 from fedflat.flower.messages import ReportedError, TrainRequest, sample_kind
 from fedflat.runs.build import load_run_dataset, partition_clients
@@ -101,7 +101,7 @@ def _part_of_run(experiment: Experiment, client: int) -> Dataset:
 
 def _own_data(source: str, request: TrainRequest) -> Dataset:
     """Return a node's own data with the federation's labels; raise ReportedError if they do not fit."""
-    own = with_federation_labels(_explained(load_dataset, source), source, request.names)
+    own = with_federation_labels(_explained(_load, source), source, request.names)
     if sample_kind(own) != request.samples:
         problem = f"samples are {sample_kind(own)}, the federation's are {request.samples}"
         raise ReportedError(None, "node-config data", problem)
@@ -109,6 +109,11 @@ def _own_data(source: str, request: TrainRequest) -> Dataset:
         problem = f"label {int(own.y.max())} found, there are {request.classes} classes"
         raise ReportedError(None, "node-config data", problem)
     return own
+
+
+def _load(source: str) -> Dataset:
+    """Return a node's data, whose labels may lack some of the federation's classes."""
+    return load_own_data(source, None, MAX_CLASSES) if is_own_data(source) else load_dataset(source)
 
 
 def _explained(load: Any, source: str) -> Any:
