@@ -108,6 +108,13 @@ def test_barriers_lie_between_models_with_the_same_seed(runs):
         assert at[0.0] == pytest.approx(there["seeds"][seed]["model_loss"], rel=1e-5)
 
 
+def test_barriers_of_all_pairs_are_those_of_each_pair(runs):
+    documents = analyse(runs, quick("barrier", "barriers")).documents["avg"]
+    for seed, pair in documents["barrier"]["seeds"].items():
+        found = documents["barriers"]["seeds"][seed]
+        assert (found["to"], found["barrier"], found["distance"]) == (["dyn"], [pair["barrier"]], [pair["distance"]])
+
+
 def test_a_model_whose_hidden_units_change_places_lies_behind_a_barrier(tmp_path):
     good, same = tmp_path / "good", tmp_path / "same"
     ff.run(ff.Experiment(rounds=4, partition="iid", **SMALL | {"local_epochs": 5}), out=good)
