@@ -159,7 +159,7 @@ REFUSED = [
     ({"model": RandomFeatures, "seeds": (0, 1)}, "model: 'features' is not trained, and another for every seed"),
     ({"model": nn.Sequential(nn.Linear(5, 3), nn.AlphaDropout(0.5))}, "global random state"),
     ({"task": "regresion"}, r'task="regresion": must be one of auto, classification, .* .did you mean regression'),
-    ({"task": "regression", "method": ff.FedNTD()}, 'task="regression": this method compares class scores'),
+    ({"task": "regression"}, 'task="regression": its metric is mse; results and reports of runs show accuracy only'),
     ({"init": "no.safetensors"}, 'init="no.safetensors": there is no such file'),
     ({"method": ff.FedSOL()}, 'has no parts `features` and `head`; use perturb="all"'),
     ({"method": ff.FedSOL(rho=-1.0)}, "rho=-1.0: must be at least 0"),

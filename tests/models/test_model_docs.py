@@ -1,4 +1,4 @@
-"""The example of docs/models.md: dropout in a user's model is the same in every engine."""
+"""The examples of docs/models.md: a frozen backbone with BatchNorm and LoRA, and dropout that engines agree on."""
 
 from __future__ import annotations
 
@@ -14,12 +14,23 @@ PAGE = (Path(__file__).parents[2] / "docs" / "models.md").read_text(encoding="ut
 SMALL: dict[str, Any] = {"rounds": 2, "clients": 4, "cohort": 2, "partition": "iid", "local_epochs": 1}
 
 
+def example(number: int) -> dict[str, Any]:
+    """The names that an example of the page defines."""
+    scope: dict[str, Any] = {}
+    exec(compile(re.findall(r"```python\n(.*?)```", PAGE, re.S)[number], "models.md", "exec"), scope)
+    return scope
+
+
 @pytest.fixture
 def net() -> Any:
-    (source,) = re.findall(r"```python\n(.*?)```", PAGE, re.S)
-    scope: dict[str, Any] = {}
-    exec(compile(source, "models.md", "exec"), scope)
-    return scope["Net"]
+    return example(1)["Net"]
+
+
+def test_a_backbone_with_batch_norm_and_lora_is_trained(capsys: pytest.CaptureFixture[str]) -> None:
+    result = example(0)["result"]
+    assert result.parameters == 2 * (288 + 32) + 32 * 3 + 3  # LoRA's two matrices and the last layer
+    assert result.accuracy > 0.5
+    assert "1 nn.BatchNorm2d, 1 nn.Dropout replaced by fedflat's own" in capsys.readouterr().err
 
 
 def losses(model: Any, engine: str) -> list[float]:

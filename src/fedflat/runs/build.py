@@ -104,7 +104,7 @@ def build_run(
     client_data = ClientBatches(dataset, client_rows, batch_size, experiment.epochs, augment, device, step_counts=steps)
     models = [_initial_model(experiment, dataset, seed) for seed in experiment.seeds]
     _check_same_for_all_seeds(models)
-    task_class = find_task(dataset.task if experiment.task == "auto" else experiment.task)
+    task_class = _task_class(experiment, dataset)
     task = task_class(models[0].to(device), set_precision(experiment.precision, device))
     starts = [task.flatten(dict(model.named_parameters())).detach().to(device) for model in models]
     _check_optimiser(experiment, starts[0])
@@ -142,6 +142,15 @@ def build_participation(experiment: Experiment, sizes: list[int]) -> Participati
         experiment.batch_size,
         read_client_settings(experiment.client_settings, clients) if experiment.client_settings else None,
     )
+
+
+def _task_class(experiment: Experiment, dataset: Dataset) -> type[Task]:
+    """Return the class of the experiment's task; raise UserError if a run cannot show its results."""
+    task_class = find_task(dataset.task if experiment.task == "auto" else experiment.task)
+    if task_class.metric != "accuracy":
+        problem = f"its metric is {task_class.metric}; results and reports of runs show accuracy only, so far"
+        raise UserError("task", task_class.name, problem)
+    return task_class
 
 
 def _check_optimiser(experiment: Experiment, params: Tensor) -> None:
