@@ -76,6 +76,21 @@ def test_shards(case, number, seed):
 
 
 @quick
+@given(cases(), seeds)
+def test_the_largest_classes_are_cut_into_one_shard_more(case, seed):
+    """With one shard per client, the clients of a class are its shards."""
+    (labels, clients), sizes = case, np.unique(case[0], return_counts=True)[1]
+    assume(len(sizes) <= clients and sizes.min() > clients // len(sizes))
+    parts = shards(labels, clients, 1, seed)
+    table = class_counts(np.unique(labels, return_inverse=True)[1], parts, len(sizes))
+    pieces = (table > 0).sum(0)
+    more = sizes[pieces > clients // len(sizes)]
+    assert set(pieces) <= {clients // len(sizes), clients // len(sizes) + 1}
+    assert sorted(more) == sorted(sizes)[len(sizes) - clients % len(sizes) :]
+    assert all(np.ptp(own[own > 0]) <= 1 for own in table.T), "the shards of a class are equal"
+
+
+@quick
 @given(cases(), alphas, st.integers(1, 12), seeds)
 def test_lda(case, alpha, minimum, seed):
     labels, clients = case

@@ -58,3 +58,17 @@ def test_every_use_of_a_sample_has_a_random_key_of_its_own():
     plans = [source.plan(*use) for use in uses]
     keys = torch.cat([plan.key[plan.mask] for plan in plans])
     assert len(keys) == len(keys.unique()) == 5 * 3 * 12
+
+
+def test_the_test_set_is_mixed_and_every_sample_keeps_its_label():
+    """Models with batch statistics are evaluated in batches: of sorted classes, each would have its own statistics."""
+    y = torch.arange(10).repeat_interleave(40)
+    x = torch.arange(400.0)[:, None]
+    source = ClientBatches(Dataset("sorted", x, y, x, y, classes=10), [np.arange(400)], 4, 1)
+    batch, again = source.test(), source.test()
+    assert torch.equal(batch.x, again.x)
+    rows = ((batch.x[:, 0] - batch.x.min()) / (batch.x.max() - batch.x.min()) * 399).round().long()
+    assert sorted(rows.tolist()) == list(range(400))
+    assert torch.equal(batch.y, y[rows])
+    assert batch.mask.all()
+    assert min(len(part.unique()) for part in batch.y.split(40)) >= 8, "of ten classes"

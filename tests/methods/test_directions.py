@@ -203,6 +203,16 @@ def test_fedgloss_radius_of_clients_rises_to_its_value() -> None:
     torch.testing.assert_close(torch.tensor(radii), torch.tensor(expected))
 
 
+def test_naivefedgloss_radius_rises_with_rounds_not_with_exchanges() -> None:
+    """After the last of T_s rounds it is ρ_l, and stays so."""
+    method, radii = ff.NaiveFedGloSS(rho_local=0.1, warmup=3), []
+    server, still = method.init_server(torch.zeros(2).double()), ff.Reply(torch.ones(2).double())
+    for _ in range(2 * 5):
+        radii.append(float(method.broadcast(server).rho))
+        server = method.update(server, Cohort(still, still, 1, 1))
+    assert radii == pytest.approx([0.001 + 0.099 * min(t, 3) / 3 for t in range(5) for _ in range(2)])
+
+
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_mofedsams_direction_is_an_average_gradient_with_momentum_too(momentum: float) -> None:
     """Where every gradient is g, Δ is g in the first round and stays so: nothing adds up."""

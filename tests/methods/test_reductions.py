@@ -13,7 +13,7 @@ import tiny_problem as tiny
 import torch
 
 import fedflat as ff
-from fedflat.core.method import Method
+from fedflat.core.method import Cohort, Method
 
 EVERYONE = {"cohorts": ([0, 1, 2, 3],), "weights": "uniform"}
 FULL_BATCH = {"source": tiny.client_data(batch_size=9)}
@@ -125,6 +125,17 @@ def test_averaged_is_the_mean_of_the_inner_models() -> None:
     averaged = tiny.models(ff.Averaged(inner=ff.FedGloSS(), start_round=2, every=2))
     expected = [inner[0], inner[1], inner[1], (inner[1] + inner[3]) / 2]
     torch.testing.assert_close(averaged, torch.stack(expected), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(("start", "every"), [(1, 1), (1, 2), (2, 2), (3, 2), (2, 3), (9, 1)])
+def test_averaged_begins_with_round_start_and_takes_every_kth_from_there(start: int, every: int) -> None:
+    """The model after round t is t, so that the mean says which rounds are in it."""
+    method, ones = ff.Averaged(start_round=start, every=every), ff.Reply(torch.ones(1).double())
+    server = method.init_server(torch.zeros(1).double())
+    for t in range(1, 9):
+        server = method.update(server, Cohort(ones, ones, 1, 1))
+        chosen = list(range(start, t + 1, every)) or [t]
+        assert float(server.params) == pytest.approx(sum(chosen) / len(chosen), abs=1e-12)
 
 
 def test_a_wrapper_counts_rounds_not_exchanges() -> None:
