@@ -24,7 +24,8 @@ _MODULES = {
     "fedflat.runs.stopping": ("EarlyStopping", "StopAtAccuracy"),
     "fedflat.runs.trackers": ("CSVLogger", "MLflowLogger", "TensorBoardLogger", "WandbLogger"),
     "fedflat.runs.sweep": ("SweepPoint", "sweep"),
-    "fedflat.runs.tune": ("SearchOptions", "SearchRange", "TuneResult", "tune"),
+    "fedflat.runs.search_space": ("SearchOptions", "SearchRange"),
+    "fedflat.runs.tune": ("TuneResult", "tune"),
     "fedflat.runs.result": ("Result",),
     "fedflat.runs.read": ("load_model",),
     "fedflat.flatness.analyse": ("analyse",),
@@ -60,11 +61,12 @@ if TYPE_CHECKING:
     from fedflat.runs.federation import Federation
     from fedflat.runs.read import load_model
     from fedflat.runs.result import Result
+    from fedflat.runs.search_space import SearchOptions, SearchRange
     from fedflat.runs.stopping import EarlyStopping, StopAtAccuracy
     from fedflat.runs.sweep import SweepPoint, sweep
     from fedflat.runs.trackers import CSVLogger, MLflowLogger, TensorBoardLogger, WandbLogger
     from fedflat.runs.train import run
-    from fedflat.runs.tune import SearchOptions, SearchRange, TuneResult, tune
+    from fedflat.runs.tune import TuneResult, tune
 
 
 def __getattr__(name: str) -> Any:

@@ -7,10 +7,12 @@ import json
 import math
 import os
 import shlex
+import statistics
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,7 +21,9 @@ from hypothesis import strategies as st
 
 import fedflat as ff
 from fedflat.runs.folder import load_tensors
-from fedflat.runs.tune import search_points, stage_rounds
+from fedflat.runs.optuna_search import propose_points
+from fedflat.runs.search_space import search_points
+from fedflat.runs.tune import stage_rounds
 
 BASE = ff.Experiment(method=ff.FedSOL(), validation=0.1)
 
@@ -119,3 +123,40 @@ def _lines(out: Path) -> list[int]:
 def test_a_search_needs_held_out_samples(tmp_path: Path) -> None:
     with pytest.raises(ff.UserError, match="held-out training samples"):
         ff.tune(dataclasses.replace(BASE, validation=0.0), {"rho": [1.0]}, tmp_path)
+
+
+def test_optuna_moves_towards_what_is_good() -> None:
+    pytest.importorskip("optuna")
+    space = {"rho": ff.SearchRange(0.01, 100.0, log=True), "perturb": ["head", "all"]}
+    options = ff.SearchOptions(trials=50, sampler="optuna", search_seed=1)
+    batches: list[list[dict[str, Any]]] = []
+
+    def measure(points: list[dict[str, Any]]) -> list[float]:
+        batches.append(points)
+        return [-abs(math.log10(point["rho"]) - 1) - (point["perturb"] == "head") for point in points]
+
+    points = propose_points(space, options, measure)
+    assert points == [point for batch in batches for point in batch]
+    assert points == propose_points(space, options, measure)
+    first, last = (statistics.fmean(measure(batch)) for batch in (batches[0], batches[4]))
+    assert last > first + 0.5
+
+
+def test_a_search_with_optuna(tmp_path: Path) -> None:
+    pytest.importorskip("optuna")
+    base = dataclasses.replace(BASE, model="mlp", method=ff.FedSAM(), rounds=4, clients=4, cohort=2, partition="iid")
+    options = ff.SearchOptions(trials=5, sampler="optuna", min_rounds=1)
+    found = ff.tune(base, {"lr": ff.SearchRange(0.001, 0.1, log=True)}, tmp_path, options)
+    assert len(found.trials) == 5
+    again = ff.tune(base, {"lr": ff.SearchRange(0.001, 0.1, log=True)}, tmp_path, options, resume=True)
+    assert [t.values for t in again.trials] == [t.values for t in found.trials]
+    with pytest.raises(ff.UserError, match="already"):
+        ff.tune(base, {"lr": ff.SearchRange(0.001, 0.1, log=True)}, tmp_path, options)
+
+
+def test_without_optuna(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(
+        ff.UserError, match=r'sampler="optuna": the package is not installed; install fedflat\[optuna\]'
+    ):
+        propose_points({"rho": [1.0]}, ff.SearchOptions(sampler="optuna"), lambda points: [0.0] * len(points))

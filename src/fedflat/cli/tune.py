@@ -17,8 +17,9 @@ from fedflat.options import member_types, parse_words, value_words
 from fedflat.progress import TrainingBar
 from fedflat.runs.experiment import Experiment
 from fedflat.runs.result import mean_std
+from fedflat.runs.search_space import SearchOptions, SearchRange, Space, search_points
 from fedflat.runs.sweep import option_type, point_name
-from fedflat.runs.tune import SearchOptions, SearchRange, Space, TuneResult, search_points, tune
+from fedflat.runs.tune import TuneResult, tune
 
 EXAMPLE = "fedflat tune fedsol --space rho=0.1..5:log lr=0.01..0.1:log --trials 27 --validation 0.1"
 
@@ -47,7 +48,7 @@ def tune_command(words: list[str]) -> None:
     changed = {f.name: getattr(options, f.name) for f in dataclasses.fields(options)}
     own = [*option_words({"space": files.space}), *option_words(changed)]
     with output_folder(files, f"tune-{names[0]}", leads=True) as out:
-        folders = [out / point_name(point) for point in points]
+        folders = [out / point_name(point) for point in points] or [out]  # Optuna's are not known before
         with tell_how_to_continue(["tune", names[0], *own], folders, out):
             result = _tune_with_bar(experiment, space, out, options, files.resume)
     print_tune(result)

@@ -13,77 +13,29 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Mapping, Sequence
-from itertools import product
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
-from fedflat.core.random import hash_words, purpose_key, uniform_from
 from fedflat.engine.rounds import evaluate, evaluation_task
-from fedflat.errors import UserError
-from fedflat.options import Count, Index, Range, check
+from fedflat.options import check
 from fedflat.runs.build import build_run
 from fedflat.runs.experiment import Experiment
 from fedflat.runs.folder import read_metrics, trained_rounds, write_atomically
 from fedflat.runs.interrupt import InterruptAfterRound, Interrupted
+from fedflat.runs.optuna_search import propose_points
 from fedflat.runs.read import finished_result, read_trained_run
+from fedflat.runs.search_space import SearchOptions, Space, search_points
 from fedflat.runs.sweep import (
-    AT_ONCE,
     check_holds_out,
     group_experiments,
-    option_type,
     point_name,
     refuse_used_folders,
     with_options,
 )
 from fedflat.runs.train import Watcher
 from fedflat.runs.train_together import run_together, train_until
-
-
-class SearchRange(NamedTuple):
-    """The numbers between two others.
-
-    Args:
-        low: the smallest.
-        high: the largest.
-        log: whether their logarithms are spread evenly, instead of the numbers themselves.
-        whole: whether they are whole numbers.
-    """
-
-    low: float
-    high: float
-    log: bool = False
-    whole: bool = False
-
-    def at(self, share: float) -> float:
-        """Return the number at a share of the way from low to high, with four digits or rounded to a whole one."""
-        if self.log:
-            value = math.exp(math.log(self.low) + share * (math.log(self.high) - math.log(self.low)))
-        else:
-            value = self.low + share * (self.high - self.low)
-        return min(max(self.low, round(value)), self.high) if self.whole else float(f"{value:.4g}")
-
-
-Space = Mapping[str, SearchRange | Sequence[Any]]  # by option: a range, or the values themselves
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SearchOptions:
-    """How points are drawn and when trials end."""
-
-    trials: Count = 27
-    """Points that are tried."""
-    sampler: Literal["random", "grid"] = "random"
-    """How points are chosen: at random, or evenly spaced in every option."""
-    keep: Annotated[float, Range(0, 0.9, open=True)] = 1 / 3
-    """Share of the trials that go on after each stage."""
-    min_rounds: Count = 5
-    """Rounds of the first stage at least."""
-    search_seed: Index = 0
-    """Seed of the random points."""
-    at_once: Count = AT_ONCE
-    """Trials that are trained side by side; fewer need less memory."""
 
 
 class TuneTrial(NamedTuple):
@@ -142,12 +94,16 @@ def tune(
     check(options)
     check_holds_out(experiment)
     points = search_points(experiment, space, options)
-    trials = [TuneTrial(v, with_options(experiment, v), Path(out) / point_name(v)) for v in points]
-    for trial in trials:
-        trial.experiment.check()
     if not resume:
-        refuse_used_folders([trial.folder for trial in trials])
-    alive = list(range(len(trials)))
+        refuse_used_folders([Path(out) / point_name(point) for point in points] or list(Path(out).glob("*")))
+
+    def make_trials(points: list[dict[str, Any]]) -> list[TuneTrial]:
+        trials = [TuneTrial(v, with_options(experiment, v), Path(out) / point_name(v)) for v in points]
+        for trial in trials:
+            trial.experiment.check()
+        return trials
+
+    trials = make_trials(points)
     with InterruptAfterRound() as interrupt:
 
         def watch_stage(round: int, rows: list[dict[str, Any]]) -> None:
@@ -156,6 +112,15 @@ def tune(
             if interrupt.signal:
                 raise Interrupted(interrupt.signal)
 
+        def first_stage(points: list[dict[str, Any]]) -> list[float]:
+            proposed, round = make_trials(points), stage_rounds(experiment, options.trials, options)[0]
+            _train_stage(round, list({t.folder: t for t in proposed}.values()), options.at_once, watch_stage)
+            return [_accuracy_at(trial, round) for trial in proposed]
+
+        if options.sampler == "optuna":
+            points = propose_points(space, options, first_stage)
+            trials = make_trials(list({point_name(point): point for point in points}.values()))
+        alive = list(range(len(trials)))
         for round in stage_rounds(experiment, len(trials), options):
             _train_stage(round, [trials[n] for n in alive], options.at_once, watch_stage)
             for n in alive:
@@ -166,46 +131,6 @@ def tune(
     result = TuneResult(trials, evaluate_on_test_set(trials[0]))
     write_atomically(Path(out) / "tune.json", json.dumps(_summary(result), indent=1))
     return result
-
-
-def search_points(experiment: Experiment, space: Space, options: SearchOptions) -> list[dict[str, Any]]:
-    """Return the points to try, without repetitions.
-
-    Random points are hashes of the seed, the trial and the option. A grid takes as many values of every range as fit
-    into the number of trials.
-
-    Args:
-        experiment: the experiment whose options are searched.
-        space: for each option, a range or a list of values.
-        options: how to search.
-    """
-    for name, choices in space.items():
-        if not isinstance(choices, SearchRange) and (isinstance(choices, str) or not choices):
-            raise UserError(name, choices, "must be a range or a list of values")
-        option_type(experiment.method, name)
-    drawn = _random_points(space, options) if options.sampler == "random" else _grid(space, options.trials)
-    return list({point_name(point): point for point in drawn}.values())
-
-
-def _random_points(space: Space, options: SearchOptions) -> list[dict[str, Any]]:
-    def draw(trial: int, name: str) -> Any:
-        words = (purpose_key("tune"), trial, purpose_key(name))
-        share = float(uniform_from(hash_words(options.search_seed, *words)))
-        choices = space[name]
-        return choices.at(share) if isinstance(choices, SearchRange) else choices[int(share * len(choices))]
-
-    return [{name: draw(trial, name) for name in space} for trial in range(options.trials)]
-
-
-def _grid(space: Space, trials: int) -> list[dict[str, Any]]:
-    lists = {name: list(choices) for name, choices in space.items() if not isinstance(choices, SearchRange)}
-    ranges = {name: choices for name, choices in space.items() if isinstance(choices, SearchRange)}
-    left = trials // math.prod(map(len, lists.values()))
-    each = int(left ** (1 / len(ranges)) + 1e-9) if ranges else 1
-    if not left or each < (2 if ranges else 1):
-        raise UserError("trials", trials, "are too few for a grid of these options; use more, or another sampler")
-    values = lists | {name: [r.at(n / (each - 1)) for n in range(each)] for name, r in ranges.items()}
-    return [dict(zip(space, point, strict=True)) for point in product(*(values[name] for name in space))]
 
 
 def stage_rounds(experiment: Experiment, trials: int, options: SearchOptions) -> list[int]:
