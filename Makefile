@@ -1,6 +1,7 @@
 # make run: install and compare four methods on digits.   make test: install, lint, type-check, run all tests.
 # make test-flower: federations of real processes, in an environment of their own.
 # make soak MINUTES=30: kill runs and feed wrong input, and count the failures.
+# make mutants: plant wrong changes one at a time and count those that the tests notice. Some of them: make mutants ONLY=runs/
 # make audit: known vulnerabilities of the locked packages.   make lock: write the hashes of the lock files anew (needs uv).
 # make bench: the tables of docs/performance.md that need no GPU, beside Flower and pfl where they can be installed.
 PYTHON ?= python3
@@ -16,7 +17,7 @@ LOCKED := --quiet --require-hashes --no-deps --only-binary :all:
 TORCH := torch==2.13.0
 DEMO := fedavg fedsol:perturb=all fedgf:rho=0.05,threshold=0.7 fedgloss
 
-.PHONY: install run test test-flower bench lint browser audit lock soak clean
+.PHONY: install run test test-flower bench lint browser audit lock soak mutants clean
 
 run: install
 	$(BIN)/fedflat compare $(DEMO) --config examples/demo.yaml
@@ -70,6 +71,11 @@ browser:
 
 soak: install
 	OMP_NUM_THREADS=1 $(BIN)/python tests/faults/soak.py --minutes $(MINUTES)
+
+# Changes of the Flower part need the environment of make test-flower, the others that of make test.
+mutants: install $(FLOWER)/installed
+	OMP_NUM_THREADS=1 $(BIN)/python tests/mutants/run_mutants.py $(ONLY)
+	@test -n "$(ONLY)" || OMP_NUM_THREADS=1 $(FLOWER)/bin/python tests/mutants/run_mutants.py flower/
 
 # No answer is a failure too: pip-audit has to reach its database, and every package has to be in it.
 audit:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
 from dataclasses import replace
 from statistics import fmean
 from typing import Any
@@ -15,7 +16,14 @@ from tiny_runs import tiny_experiment
 
 import fedflat as ff
 from fedflat.engine.participation import Participation
-from fedflat.runs.result import clients_per_round, cost_to_reach, mean_std, summarise_history
+from fedflat.runs import result as results
+from fedflat.runs.result import (
+    clients_per_round,
+    cost_to_reach,
+    mean_std,
+    privacy_of_simulation,
+    summarise_history,
+)
 
 
 def rows_of(curves: dict[int, list[float]], every: int = 1) -> list[dict[str, Any]]:
@@ -92,3 +100,21 @@ def test_numbers_of_clients_are_means_over_rounds_and_seeds() -> None:
     assert counts["clients_replied_per_round"] == fmean(replied)
     assert 2 < counts["clients_replied_per_round"] < 8
     assert clients_per_round(Participation([6] * 20, 10), (0, 1), 8) == {}
+
+
+def test_the_guarantee_is_that_of_the_seed_with_the_largest_epsilon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here ε is the number of rounds of the busiest client."""
+
+    def spent(method: ff.Method, cohorts: list[list[int]], *known: Any) -> dict[str, Any]:
+        counts = Counter(client for cohort in cohorts for client in cohort)
+        return {"epsilon": max(counts.values()), "known": known}
+
+    monkeypatch.setattr(results, "privacy_spent", spent)
+    who, seeds = Participation([6] * 4, 1), (0, 1, 2, 3)
+    each = [spent(ff.Private(), [who.replying(seed, r) for r in range(4)])["epsilon"] for seed in seeds]
+    assert len(set(each)) > 1, "the seeds have to differ"
+    assert privacy_of_simulation(ff.Private(), seeds, 4, who) == {"epsilon": max(each), "known": (4, True, None)}
+    assert privacy_of_simulation(ff.FedAvg(), seeds, 4, who) is None
+    weighted = privacy_of_simulation(ff.Private(), seeds, 4, Participation([6] * 4, 1, "weighted"))
+    assert weighted is not None
+    assert weighted["known"] == (4, False, None), "only a uniform draw helps"

@@ -76,10 +76,11 @@ def test_steps_are_counted_in_experiments_that_are_trained_together_too() -> Non
         assert result.client_steps_per_second * result.seconds == pytest.approx(3 * 2 * 3 * 2, rel=0.1)
 
 
-def test_a_diverged_seed_does_not_end_the_others() -> None:
-    result = ff.run(tiny_experiment(model=nan_in_seeds(1), seeds=(0, 1, 2)))
-    assert (result.rounds, result.diverged_seeds) == (3, [1])
-    assert [row["round"] for row in result.history if row["seed"] == 2] == [1, 2, 3]
+@pytest.mark.parametrize("diverged", [0, 1, 2])
+def test_a_diverged_seed_does_not_end_the_others(diverged: int) -> None:
+    result = ff.run(tiny_experiment(model=nan_in_seeds(diverged), seeds=(0, 1, 2)))
+    assert (result.rounds, result.diverged_seeds) == (3, [diverged])
+    assert [row["round"] for row in result.history if row["seed"] == 1] == [1, 2, 3]
 
 
 @pytest.mark.parametrize("every", [1, 2])
@@ -105,11 +106,11 @@ def test_rounds_that_are_evaluated_watched_and_saved(tmp_path: Path, monkeypatch
         save(folder, tensors)
 
     monkeypatch.setattr(RunFolder, "save", recorded)
-    experiment = tiny_experiment(rounds=7, eval_every=3, checkpoint_every=2)
+    experiment = tiny_experiment(rounds=7, eval_every=3, checkpoint_every=2, seeds=(0, 1))
     result = ff.run(experiment, tmp_path, watch=lambda round, rows: watched.append((round, [r["round"] for r in rows])))
-    assert [row["round"] for row in result.history] == [3, 6, 7]
+    assert [(row["round"], row["seed"]) for row in result.history] == [(r, seed) for r in (3, 6, 7) for seed in (0, 1)]
     assert saved == [2, 4, 6, 7]
-    assert watched == [(1, []), (2, []), (3, [3]), (4, [3]), (5, [3]), (6, [6]), (7, [7])]
+    assert watched == [(1, []), (2, []), *((r, [3, 3]) for r in (3, 4, 5)), (6, [6, 6]), (7, [7, 7])]
 
 
 class FakeDisk:
@@ -234,3 +235,14 @@ def test_a_continued_run_has_the_states_counters_and_metrics_of_its_checkpoint(t
         for old, new in zip(training.trials, continued.trials, strict=True):
             theirs = new.pack()
             assert all(torch.equal(tensor, theirs[name]) for name, tensor in old.pack().items())
+
+
+@pytest.mark.parametrize("lost", [1, 2])
+def test_a_run_whose_metrics_lack_a_round_up_to_the_checkpoints_is_not_continued(tmp_path: Path, lost: int) -> None:
+    experiment, metrics = tiny_experiment(checkpoint_every=1), tmp_path / "metrics.jsonl"
+    with ff.Federation(experiment, out=tmp_path) as federation:
+        next(round for round in federation if round == 2)
+    lines = metrics.read_text().splitlines(keepends=True)
+    metrics.write_text("".join(line for n, line in enumerate(lines, 1) if n != lost))
+    with pytest.raises(ff.UserError, match=f"the first is round {lost}"):
+        ff.run(experiment, tmp_path, resume=True)
