@@ -104,7 +104,7 @@ def measure(name: str, experiment: fedflat.Experiment, home: torch.device | None
         "ms_per_round": round(1000 * seconds / max(rounds, 1), 2),
         "client_steps_per_s": round((training.steps - steps) / seconds),
         "full_job_s": round(seconds / max(rounds, 1) * JOBS[name].rounds, 1),
-        "accuracy": round(result.last10_accuracy, 4),
+        "accuracy": round(result.last10, 4),
         "estimated_gb": round(estimate(training) / 1e9, 2),
         "peak_gb": round(torch.cuda.max_memory_allocated() / 1e9, 2) if torch.cuda.is_available() else None,
     }

@@ -58,7 +58,7 @@ def main() -> None:
     alone = {
         tuple(point.values()): result for (point, _), (_, result) in zip(grid_points(base, grid), single, strict=True)
     }
-    gaps = [abs(p.result.final_accuracy - alone[tuple(p.values.values())].final_accuracy) for p in points]
+    gaps = [abs(p.result.final - alone[tuple(p.values.values())].final) for p in points]
     total = sum(seconds for seconds, _ in single)
     record = {
         "machine": describe(),

@@ -90,11 +90,17 @@ class TrainingBar:
 
     def update(self, round: int, rows: list[dict[str, Any]]) -> None:
         """Show that `round` rounds are done, with the newest metrics `rows` (one per seed, empty before the first)."""
-        accuracy = f"accuracy {fmean(row['accuracy'] for row in rows):.1%}" if rows else ""
+        metric = self._metric(rows) if rows else ""
         speed = f"{self._progress.tasks[0].speed or 0.0:.1f} rounds/s"
-        figures = accuracy if self._narrow or not rows else f"{accuracy}  {self._loss(rows)}  {speed}"
+        figures = metric if self._narrow or not rows else f"{metric}  {self._loss(rows)}  {speed}"
         self._progress.update(self._task, completed=round, figures=figures)
-        self._ticker.tell(f"{self.label}: round {round} of {self.rounds}" + (f", {accuracy}" if rows else ""))
+        self._ticker.tell(f"{self.label}: round {round} of {self.rounds}" + (f", {metric}" if rows else ""))
+
+    def _metric(self, rows: list[dict[str, Any]]) -> str:
+        """Return the mean of the main metric, the first of each row after round and seed, in words."""
+        name = next(key for key in rows[0] if key not in ("round", "seed"))
+        values = [row[name] for row in rows if row[name] is not None]
+        return f"{name} {fmean(values):{'.1%' if name == 'accuracy' else '.4g'}}" if values else name
 
     def _loss(self, rows: list[dict[str, Any]]) -> str:
         """Return the mean loss of the seeds that have not diverged, in words."""

@@ -58,7 +58,7 @@ def test_own_data_and_model_resume(tmp_path: Path) -> None:
     assert config["model"].startswith("own:Sequential-")
     resumed = ff.run(experiment(method=ff.FedGloSS()), out=tmp_path / "run", resume=True)
     assert [row["loss"] for row in resumed.history] == [row["loss"] for row in whole.history]
-    assert resumed.final_accuracy == whole.final_accuracy > 0.5
+    assert resumed.final == whole.final > 0.5
 
 
 def test_resume_refuses_other_data_and_other_models(tmp_path: Path) -> None:
@@ -145,6 +145,8 @@ class TwoOutputs(nn.Module):
         return self.linear(x), x
 
 
+NUMBERS = ff.Dataset.from_arrays(np.ones((60, 5)), np.ones(60), np.ones((6, 5)), np.ones(6))
+
 REFUSED = [
     ({"model": nn.Linear(5, 2)}, r"model: gives \[2, 2\] for 2 samples of 3 classes, must be \[2, 3\]"),
     ({"model": nn.Linear(4, 3)}, "model: cannot take samples of shape 5 "),
@@ -159,7 +161,8 @@ REFUSED = [
     ({"model": RandomFeatures, "seeds": (0, 1)}, "model: 'features' is not trained, and another for every seed"),
     ({"model": nn.Sequential(nn.Linear(5, 3), nn.AlphaDropout(0.5))}, "global random state"),
     ({"task": "regresion"}, r'task="regresion": must be one of auto, classification, .* .did you mean regression'),
-    ({"task": "regression"}, 'task="regression": its metric is mse; results and reports of runs show accuracy only'),
+    ({"task": "next-token"}, r"model: gives \[2, 3\] for 2 samples .*, of which next-token cannot compute a loss"),
+    ({"method": ff.FedNTD(), "dataset": NUMBERS}, 'task="regression": this method compares class scores'),
     ({"init": "no.safetensors"}, 'init="no.safetensors": there is no such file'),
     ({"method": ff.FedSOL()}, 'has no parts `features` and `head`; use perturb="all"'),
     ({"method": ff.FedSOL(rho=-1.0)}, "rho=-1.0: must be at least 0"),

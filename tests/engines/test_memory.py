@@ -149,4 +149,4 @@ class Shifted(torch.nn.Module):
 @on_gpu
 def test_buffers_of_a_model_go_to_the_gpu():
     result = fedflat.run(fedflat.Experiment(model=Shifted, device="cuda", rounds=2))
-    assert 0 <= result.final_accuracy <= 1
+    assert 0 <= result.final <= 1

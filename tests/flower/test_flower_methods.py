@@ -86,7 +86,7 @@ def test_the_result_equals_that_of_a_simulation(validation: float, tmp_path: Pat
     federate(Loopback(experiment), experiment, tmp_path / "run")
     run, simulated = read_stored_run(tmp_path / "run"), ff.run(dataclasses.replace(experiment, engine="sequential"))
     assert run.result
-    assert run.result.final_accuracy == pytest.approx(simulated.final_accuracy)
+    assert run.result.final == pytest.approx(simulated.final)
     assert [row["loss"] for row in run.rows] == pytest.approx([row["loss"] for row in simulated.history], abs=1e-5)
     assert run.result.bytes_up_per_client_round == simulated.bytes_up_per_client_round
     assert run.result.client_steps_per_second > 0

@@ -214,7 +214,7 @@ def test_reach(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         for name in ("fedavg", "scaffold")
     }
     run(replace(SMALL, rounds=2), tmp_path / "short")
-    target = min(result.final_accuracy for result in results.values()) / 2
+    target = min(result.final for result in results.values()) / 2
     assert main(["reach", *(str(tmp_path / name) for name in results), "--target", str(target)]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     whole = 6 * 2 * 2 * 4 * results["fedavg"].parameters

@@ -41,18 +41,18 @@ def test_the_last_tenth_of_the_evaluations_is_rounded_up(curve: list[float]) -> 
     """One of 1 to 10 evaluations, two of 11 to 20."""
     summary = summarise_history(rows_of({0: curve}), [0])
     count = next(k for k in range(1, 6) if 10 * k >= len(curve))
-    assert summary["last10_accuracy"] == pytest.approx(fmean(curve[-count:]))
-    assert summary["final_accuracy"] == curve[-1]
+    assert summary["last10"] == pytest.approx(fmean(curve[-count:]))
+    assert summary["final"] == curve[-1]
 
 
 def test_numbers_per_seed_are_in_the_order_of_the_seeds() -> None:
     curves = {5: [0.1] * 10 + [0.5], 2: [0.2] * 10 + [0.9], 9: [0.3] * 11}
     summary = summarise_history(rows_of(curves), [5, 2, 9])
-    assert summary["final_accuracy_per_seed"] == [0.5, 0.9, 0.3]
-    assert summary["last10_accuracy_per_seed"] == pytest.approx([0.3, 0.55, 0.3])
-    assert summary["final_accuracy"] == pytest.approx(1.7 / 3)
-    assert summary["final_accuracy_std"] == pytest.approx(statistics.stdev([0.5, 0.9, 0.3]))
-    assert summary["last10_accuracy_std"] == pytest.approx(0.25 / math.sqrt(3))
+    assert summary["final_per_seed"] == [0.5, 0.9, 0.3]
+    assert summary["last10_per_seed"] == pytest.approx([0.3, 0.55, 0.3])
+    assert summary["final"] == pytest.approx(1.7 / 3)
+    assert summary["final_std"] == pytest.approx(statistics.stdev([0.5, 0.9, 0.3]))
+    assert summary["last10_std"] == pytest.approx(0.25 / math.sqrt(3))
 
 
 def test_the_deviation_is_that_of_a_sample() -> None:

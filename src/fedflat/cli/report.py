@@ -105,12 +105,14 @@ def reach_command(words: list[str]) -> None:
     if not finished:
         raise UserError(None, "reach", "; ".join(["name the folders of complete runs, FedAvg's first", *problems]))
     name, (first, cohort) = next(iter(finished.items()))
-    target = first.last10_accuracy if options.target is None else options.target
+    target = first.last10 if options.target is None else options.target
     total = bytes_per_round(first, cohort) * first.rounds
     rows = [
         [run, *_reach_cells(cost_to_reach(result, cohort, target), total)] for run, (result, cohort) in finished.items()
     ]
-    print_table(["run", f"rounds to {target:.2%}", "bytes", "models", f"of all that {name} sent"], rows)
+    print_table(
+        ["run", f"rounds to {target:{first.main_metric.form}}", "bytes", "models", f"of all that {name} sent"], rows
+    )
     for problem in problems:
         print(f"skipped: {problem}")
 

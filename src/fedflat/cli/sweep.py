@@ -38,7 +38,7 @@ def sweep_command(words: list[str]) -> None:
     names, flags = split_positionals(words)
     if not names and not {"--help", "-h"} & set(flags):
         raise UserError(None, "sweep", f"name a method and the values of its options, for example {EXAMPLE}")
-    about = f"Train one method at every point of a grid and show the best by validation accuracy: {EXAMPLE}."
+    about = f"Train one method at every point of a grid and show the best on validation samples: {EXAMPLE}."
     usage = "sweep METHOD NAME=VALUE,VALUE ..."
     experiment, files = parse_experiment(names[0] if names else None, flags, SweepFiles, usage, about)
     grid = parse_grid(experiment.method, names[1:])
@@ -76,8 +76,8 @@ def _sweep_with_bar(experiment: Experiment, grid: Grid, out: Path, files: SweepF
 
 
 def print_sweep(points: Sequence[SweepPoint]) -> None:
-    """Print the points, the best first, with their accuracy on the held-out samples."""
-    print_columns([[*points[0].values, "validation accuracy"], *(_row(point) for point in points)])
+    """Print the points, the best first, with their metric on the held-out samples."""
+    print_columns([[*points[0].values, f"validation {points[0].result.metric}"], *(_row(point) for point in points)])
 
 
 def print_columns(rows: Sequence[Sequence[str]]) -> None:
@@ -89,8 +89,9 @@ def print_columns(rows: Sequence[Sequence[str]]) -> None:
 
 def _row(point: SweepPoint) -> list[str]:
     result = point.result
-    accuracy = f"{result.final_accuracy:.2%} ± {result.final_accuracy_std:.2%}"
-    return [*(" ".join(value_words(v)) for v in point.values.values()), "diverged" if point.score < 0 else accuracy]
+    form = result.main_metric.form
+    value = f"{result.final:{form}} ± {result.final_std:{form}}"
+    return [*(" ".join(value_words(v)) for v in point.values.values()), "diverged" if result.diverged_seeds else value]
 
 
 def command_of(experiment: Experiment, values: Collection[str]) -> str:

@@ -12,6 +12,7 @@ from fedflat.cli.outputs import output_folder
 from fedflat.cli.sweep import command_of, option_words, print_columns
 from fedflat.cli.train import parse_experiment, tell_how_to_continue
 from fedflat.core.method import Method
+from fedflat.core.metric import MainMetric
 from fedflat.errors import NOT_SHOWN, UserError
 from fedflat.options import member_types, parse_words, value_words
 from fedflat.progress import TrainingBar
@@ -99,15 +100,15 @@ def print_tune(result: TuneResult) -> None:
     """Print the trials, the best first; then the best point, its test accuracy and a command that trains it."""
     best, names = result.trials[0], list(result.trials[0].values)
     rows = [
-        [*(" ".join(value_words(v)) for v in t.values.values()), str(t.rounds), _accuracy(t.accuracy)]
+        [*(" ".join(value_words(v)) for v in t.values.values()), str(t.rounds), _text(t.value, result.metric)]
         for t in result.trials
     ]
-    print_columns([[*names, "rounds", "validation accuracy"], *rows])
+    print_columns([[*names, "rounds", f"validation {result.metric.name}"], *rows])
     print(f"best: {' '.join(option_words(best.values))}")
-    mean, std = mean_std(result.test_accuracy)
-    print(f"test accuracy of the best: {mean:.2%} ± {std:.2%} (trained without the held-out samples)")
+    (mean, std), form = mean_std(result.test_values), result.metric.form
+    print(f"test {result.metric.name} of the best: {mean:{form}} ± {std:{form}} (trained without the held-out samples)")
     print(f"train it on all samples: {command_of(best.experiment, best.values)}")
 
 
-def _accuracy(value: float) -> str:
-    return "diverged" if value < 0 else f"{value:.2%}"
+def _text(value: float | None, metric: MainMetric) -> str:
+    return "diverged" if value is None else f"{value:{metric.form}}"

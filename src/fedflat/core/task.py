@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad
 
+from fedflat.core.metric import MainMetric
 from fedflat.core.model_check import check_model
 from fedflat.errors import NOT_SHOWN, UserError
 
@@ -162,6 +163,11 @@ class Task:
         self.size = sum(self.sizes)
         self.frozen = {name: p.detach() for name, p in model.named_parameters() if not p.requires_grad}
         self._frozen = {f"model.{name}": self._to_compute(p) for name, p in self.frozen.items()}
+
+    @classmethod
+    def main_metric(cls) -> MainMetric:
+        """Return the name and the direction of the main metric."""
+        return MainMetric(cls.metric, cls.higher_is_better)
 
     def with_model(self, model: nn.Module, compute: torch.dtype | None = None) -> Task:
         """Return the same task with another form of its model.

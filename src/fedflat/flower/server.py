@@ -13,6 +13,7 @@ import torch
 from flwr.serverapp import Grid
 from torch import Tensor
 
+from fedflat.core.metric import MainMetric, metric_name
 from fedflat.core.state import ClientStore, pack_state
 from fedflat.engine.rounds import Trial
 from fedflat.flower.config import FederationOptions, check_reachable
@@ -58,7 +59,7 @@ def _train(training: Training, log: ClientLog, path: Path) -> Result:
     for round in training.rounds():
         log.info(_describe_round(round, training.newest))
     result = training.conclude(privacy_spent(experiment.method, log.asked_clients(), clients, sampled=False))
-    log.info(f"finished: accuracy {result.accuracy:.2%} after {result.rounds} rounds")
+    log.info(f"finished: {result.metric} {result.final:{result.main_metric.form}} after {result.rounds} rounds")
     if result.privacy:
         log.info(describe_privacy(result.privacy))
     return result
@@ -107,4 +108,6 @@ def _run_name(path: Path) -> str:
 def _describe_round(round: int, rows: list[dict[str, Any]]) -> str:
     row = rows[-1]
     loss = "not finite" if row["loss"] is None else f"{row['loss']:.4f}"
-    return f"round {round}: accuracy {row['accuracy']:.2%}, loss {loss}"
+    name = metric_name(row)
+    value = "not finite" if row[name] is None else f"{row[name]:{MainMetric(name).form}}"
+    return f"round {round}: {name} {value}, loss {loss}"

@@ -207,6 +207,10 @@ def personalise(
     if not options.epochs:
         raise UserError("epochs", NOT_SHOWN, "give numbers of epochs, such as 1 5")
     finished = read_trained_run(Path(run), experiment, f"in Python: fedflat.personalise('{run}', experiment=...)")
+    if not finished.built.task.class_scores:
+        raise UserError(
+            None, f"run {run}", f"its task is {finished.built.task.name}; the clients' label mixes need classes"
+        )
     accuracies = PersonalAccuracies(finished, sorted({0, *options.epochs}), alone, options.lr)
     return _accuracy_rows(list(_with_progress(accuracies)))
 

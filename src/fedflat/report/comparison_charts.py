@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
+from fedflat.core.metric import MainMetric, common_metric
 from fedflat.report.charts import Axis, ChartLine, Curves, Grid, Grids, dash_index
 from fedflat.report.comparison import AnalysisDocuments, RunSettings, analysed_seeds, are_comparable, folder_name
 from fedflat.report.run_labels import method_labels
 from fedflat.report.significance import LEVEL, difference_p_value
+from fedflat.report.training_charts import metric_axis
 from fedflat.runs.read import StoredRun, evaluated_on
 from fedflat.runs.result import Result, bytes_per_round
 
@@ -31,32 +34,33 @@ def sharpness_charts(runs: Sequence[StoredRun], documents: Sequence[AnalysisDocu
         runs: the runs that are shown together.
         documents: their analyses.
     """
-    test = evaluated_on(runs)
+    test, metric = evaluated_on(runs), common_metric(run.main_metric for run in runs)
+    axis = metric_axis(runs, metric)
     accuracies = [_accuracies(run) for run in runs]
-    gaps = [_gaps(of_run, documents[n]) for n, of_run in enumerate(accuracies)]
+    gaps = [_gaps(of_run, documents[n], metric.name) for n, of_run in enumerate(accuracies)]
     for key, (what, number, label) in SHARPNESS_MEASURES.items():
         sharpness = [analysed_seeds(of_run, what, number) for of_run in documents]
         for name, values, y in (
-            ("accuracy", accuracies, Axis(f"{test} accuracy", "percent")),
-            ("gap", gaps, Axis(f"train − {test} accuracy", "percent")),
+            ("accuracy", accuracies, axis),
+            ("gap", gaps, dataclasses.replace(axis, label=f"train − {test} {metric.name}")),
         ):
             lines = _seed_points(runs, sharpness, values)
             if sum(len(line.x) for line in lines) > 1:
-                title = f"{label} and {'accuracy' if name == 'accuracy' else 'the generalisation gap'}"
+                title = f"{label} and {metric.name if name == 'accuracy' else 'the generalisation gap'}"
                 caption = f"One point per run and seed. {rank_correlation_text(lines)}"
                 yield Curves(f"sharpness-{key}-{name}", title, caption, Axis(label, log=_is_wide(lines)), y, lines)
 
 
 def _accuracies(run: StoredRun) -> dict[int, float]:
     result = run.result
-    finite = [] if not result or result.diverged else zip(result.seeds, result.final_accuracy_per_seed, strict=False)
+    finite = [] if not result or result.diverged else zip(result.seeds, result.final_per_seed, strict=False)
     return dict(finite)
 
 
-def _gaps(accuracies: Mapping[int, float], documents: AnalysisDocuments) -> dict[int, float]:
-    """Return the accuracy on training samples minus that of the evaluation, of seeds for which both are known."""
-    train = analysed_seeds(documents, "discrepancy", "model_accuracy") or analysed_seeds(
-        documents, "local", "model_accuracy"
+def _gaps(accuracies: Mapping[int, float], documents: AnalysisDocuments, metric: str) -> dict[int, float]:
+    """Return the metric on training samples minus that of the evaluation, of seeds for which both are known."""
+    train = analysed_seeds(documents, "discrepancy", f"model_{metric}") or analysed_seeds(
+        documents, "local", f"model_{metric}"
     )
     return {seed: train[seed] - accuracies[seed] for seed in train if seed in accuracies}
 
@@ -119,23 +123,27 @@ def pareto_charts(runs: Sequence[StoredRun]) -> Iterator[Curves]:
         ),
         "seconds": (Axis("seconds of training"), lambda n, r: r.seconds),
     }
+    metric = common_metric(run.main_metric for run in runs)
+    if metric not in {run.main_metric for run in runs}:
+        return
     for key, (x, cost) in costs.items():
-        points = {n: (float(cost(n, result)), result.final_accuracy) for n, result in finished.items()}
+        points = {n: (float(cost(n, result)), result.final) for n, result in finished.items()}
         if len(points) > 1:
             lines = [
                 ChartLine(runs[n].name, n, [point[0]], [point[1]], dash=dash_index(n), marks=True)
                 for n, point in points.items()
             ]
-            caption = f"The last accuracy and all {key} of a run. No run is above and left of the dashed frontier."
-            title, y = f"Accuracy for {key}", Axis(f"{evaluated_on(runs)} accuracy", "percent")
-            yield Curves(f"pareto-{key}", title, caption, x, y, [_frontier([*points.values()]), *lines])
+            caption = f"The last {metric.name} and all {key} of a run. No run beats the dashed frontier in both."
+            title, y = f"{metric.name.capitalize()} for {key}", metric_axis(runs, metric)
+            frontier = _frontier([*points.values()], metric)
+            yield Curves(f"pareto-{key}", title, caption, x, y, [frontier, *lines])
 
 
-def _frontier(points: Sequence[tuple[float, float]]) -> ChartLine:
-    """Return the line through the points that no other beats in both cost and accuracy."""
+def _frontier(points: Sequence[tuple[float, float]], metric: MainMetric) -> ChartLine:
+    """Return the line through the points that no other beats in both cost and metric."""
     best: list[tuple[float, float]] = []
-    for x, y in sorted(points, key=lambda point: (point[0], -point[1])):
-        if not best or y > best[-1][1]:
+    for x, y in sorted(points, key=lambda point: (point[0], -metric.score(point[1]))):
+        if not best or metric.score(y) > metric.score(best[-1][1]):
             best.append((x, y))
     return ChartLine("Pareto frontier", -1, [x for x, _ in best], [y for _, y in best], dash=1)
 
@@ -166,8 +174,8 @@ def win_chart(runs: Sequence[StoredRun], settings: Sequence[RunSettings]) -> Ite
     ]
     caption = (
         "Settings in which the method of the row is significantly better than that of the column – not different – "
-        "worse, in accuracy over the last tenth of evaluations (t-test over seeds, p < 0.05). Runs that diverged count "
-        "as worse than runs that did not."
+        "worse, in the main metric over the last tenth of evaluations (t-test over seeds, p < 0.05). Runs that "
+        "diverged count as worse than runs that did not."
     )
     places = [*map(float, range(len(methods)))]
     grid = Grid("all settings", places, places, z, x_names=methods, y_names=methods, text=text)
@@ -177,7 +185,7 @@ def win_chart(runs: Sequence[StoredRun], settings: Sequence[RunSettings]) -> Ite
 
 def _last_accuracies(run: StoredRun) -> dict[int, float]:
     result: Result | None = run.result
-    return dict(zip(result.seeds, result.last10_accuracy_per_seed, strict=False)) if result else {}
+    return dict(zip(result.seeds, result.last10_per_seed, strict=False)) if result else {}
 
 
 def _balance(record: PairRecord | None) -> float | None:
@@ -204,7 +212,8 @@ def _outcome(run: StoredRun, other: StoredRun) -> int | None:
         return None
     if run.result.diverged or other.result.diverged:
         return int(other.result.diverged) - int(run.result.diverged)
-    difference = fmean(a.values()) - fmean(b.values())
+    score = run.result.main_metric.score
+    difference = score(fmean(a.values())) - score(fmean(b.values()))
     return 0 if difference_p_value(a, b) >= LEVEL else 1 if difference > 0 else -1
 
 

@@ -240,8 +240,10 @@ def _run_data(run: StoredRun, settings: RunSettings) -> dict[str, Any]:
         "folder": str(run.path),
         "diverged": diverged_text(run),
         "settings": method_settings(run) | {key: _plain_setting(value) for key, value in settings.items()},
-        "final": result.final_accuracy_per_seed if result else [],
-        "last": result.last10_accuracy_per_seed if result else [],
+        "metric": run.main_metric.name,
+        "share": run.main_metric.is_share,
+        "final": result.final_per_seed if result else [],
+        "last": result.last10_per_seed if result else [],
         "bytes": bytes_per_round(result, cohort) if result else 0,
         "seconds": [*zip(points.x, points.y, strict=True)],
     }

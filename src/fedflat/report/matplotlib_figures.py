@@ -16,6 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
 
+from fedflat.core.tasks import TASKS
 from fedflat.errors import UserError
 from fedflat.report.charts import COLOURS, DASHES, SYMBOLS, Axis, Chart, ChartLine, Curves, Grid, Grids
 
@@ -73,7 +74,8 @@ def draw_figures(charts: Sequence[Chart], folder: Path, style: str = "plain", co
             _save(drawn, folder, chart.key)
             if isinstance(chart, Grids) and chart.relief:
                 _save(_surfaces(chart, width), folder, f"{chart.key}-3d")
-        learning = [chart for chart in charts if isinstance(chart, Curves) and chart.key in ("accuracy", "loss")]
+        names = {"loss", *(task.metric for task in TASKS.values())}
+        learning = [chart for chart in charts if isinstance(chart, Curves) and chart.key in names]
         if len(learning) == 2:
             _save(_curves(learning, look.widths[1], look), folder, "learning")
 

@@ -12,6 +12,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from fedflat.core.metric import ACCURACY, MainMetric, common_metric
 from fedflat.report.comparison import (
     SUMMARY_COLUMNS,
     AnalysisDocuments,
@@ -31,7 +32,7 @@ from fedflat.report.training_charts import measure_title, number_points, probe_c
 from fedflat.runs.read import StoredRun, evaluated_on
 from fedflat.runs.result import Result, mean_std
 
-RESULT_COLUMNS = ("method", "accuracy", "last 10 %", "rounds to {target}", "bytes down", "bytes up", "seconds", "note")
+RESULT_COLUMNS = ("method", "{metric}", "last 10 %", "rounds to {target}", "bytes down", "bytes up", "seconds", "note")
 LEFT_OUT_IF_NARROW = ("bytes down", "bytes up", "seconds")  # of the terminal's table, in this order
 MARKS: dict[Mark, str] = {"": "", "best": "", "tied": "≈ "}
 SHARPNESS_COLUMNS = {"lambda1", "trace", "lpf", "discrepancy", "mean_lambda_local", "mean_lambda_global"}  # low is flat
@@ -40,9 +41,10 @@ SHARPNESS_COLUMNS = {"lambda1", "trace", "lpf", "discrepancy", "mean_lambda_loca
 PrintedAccuracy = Callable[[Mapping[str, Any]], tuple[str, float] | None]
 
 
-def result_headings(target: float) -> list[str]:
-    """Return the headings of the table of results, which depend on the accuracy of "rounds to …"."""
-    return [column.format(target=f"{target:.0%}") for column in RESULT_COLUMNS]
+def result_headings(target: float, metric: MainMetric = ACCURACY) -> list[str]:
+    """Return the headings of the table of results, which depend on the metric and on the value of "rounds to …"."""
+    shown = f"{target:.0%}" if metric.is_share else f"{target:g}"
+    return [column.format(metric=metric.name, target=shown) for column in RESULT_COLUMNS]
 
 
 def result_cells(name: str, result: Result, target: float) -> list[str]:
@@ -54,11 +56,11 @@ def result_cells(name: str, result: Result, target: float) -> list[str]:
         target: accuracy, as a fraction, for the column "rounds to …".
     """
     rounds = result.rounds_to(target)
-    seeds = len(result.seeds)
+    seeds, form = len(result.seeds), result.main_metric.form
     return [
         name,
-        mean_and_std(result.final_accuracy, result.final_accuracy_std, seeds, ".2%"),
-        mean_and_std(result.last10_accuracy, result.last10_accuracy_std, seeds, ".2%"),
+        mean_and_std(result.final, result.final_std, seeds, form),
+        mean_and_std(result.last10, result.last10_std, seeds, form),
         "–" if rounds is None else f"{rounds:.1f}".removesuffix(".0"),
         f"{result.bytes_down_per_client_round:,}",
         f"{result.bytes_up_per_client_round:,}",
@@ -81,13 +83,10 @@ def result_scores(result: Result, target: float) -> dict[str, tuple[SeedValues, 
         result: the run's result.
         target: accuracy, as a fraction, for the column "rounds to …".
     """
-    reached = {
-        seed: next((row["round"] for row in result.history if row["seed"] == seed and row["accuracy"] >= target), None)
-        for seed in result.seeds
-    }
+    reached, higher = result.first_rounds(target), result.higher_is_better
     scores: dict[str, tuple[dict[int, Any], bool]] = {
-        "accuracy": (dict(zip(result.seeds, result.final_accuracy_per_seed, strict=False)), True),
-        "last 10 %": (dict(zip(result.seeds, result.last10_accuracy_per_seed, strict=False)), True),
+        "{metric}": (dict(zip(result.seeds, result.final_per_seed, strict=False)), higher),
+        "last 10 %": (dict(zip(result.seeds, result.last10_per_seed, strict=False)), higher),
         "rounds to {target}": ({} if None in reached.values() else reached, False),
     }
     return {column: ({} if result.diverged else values, higher) for column, (values, higher) in scores.items()}
@@ -106,7 +105,7 @@ def mark_results(
     scores = {n: result_scores(result, target) for n, result in results.items()}
     marks: dict[tuple[int, str], Mark] = {}
     for group in _groups(results, lambda n, m: are_comparable(settings[n], settings[m])):
-        for column in ("accuracy", "last 10 %", "rounds to {target}"):
+        for column in ("{metric}", "last 10 %", "rounds to {target}"):
             found = mark_best([scores[n][column][0] for n in group], scores[group[0]][column][1])
             marks |= {(n, column): mark for n, mark in zip(group, found, strict=True)}
     return marks
@@ -153,10 +152,11 @@ def _terminal_table(
     hidden = [column for column in LEFT_OUT_IF_NARROW if column in left_out]
     missing = f"; without {', '.join(hidden)}: the terminal is narrow" if hidden else ""
     table = Table(caption=f"mean ± standard deviation over seeds; bytes per client and round{missing}")
+    metric = common_metric(result.main_metric for result in results.values())
     kept = [n for n, column in enumerate(RESULT_COLUMNS) if column not in left_out]
     for n in kept:
         justify: Any = "left" if RESULT_COLUMNS[n] in ("method", "note") else "right"
-        table.add_column(result_headings(target)[n], justify=justify, overflow="fold")
+        table.add_column(result_headings(target, metric)[n], justify=justify, overflow="fold")
     for number, result in results.items():
         cells = result_cells(runs[number].name, result, target)
         row_marks = [marks.get((number, column), "") for column in RESULT_COLUMNS]
@@ -238,7 +238,9 @@ def results_table(
     """
     results = {number: run.result for number, run in enumerate(runs) if run.result}
     differing, hyper_parameters = differing_settings(settings), differing_hyper_parameters(runs)
-    labels, headings, marks = _label_cells(runs), result_headings(target)[1:-1], mark_results(results, settings, target)
+    metric = common_metric(result.main_metric for result in results.values())
+    labels, headings = _label_cells(runs), result_headings(target, metric)[1:-1]
+    marks = mark_results(results, settings, target)
     rows = []
     for n, result in results.items():
         texts = zip(RESULT_COLUMNS, result_cells("", result, target), strict=True)

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from fedflat.core.metric import SHARES, MainMetric, common_metric
 from fedflat.data.dataset import default_partition
 from fedflat.data.partition import class_counts, describe_partition
 from fedflat.errors import UserError
@@ -41,23 +42,25 @@ HOW_TO_READ = {  # second sentence of a probe's caption
 
 
 def learning_charts(runs: Sequence[StoredRun]) -> Iterator[Curves]:
-    """Yield the charts of accuracy and loss over the rounds, on the test or validation set."""
+    """Yield the charts of each main metric and of the loss over the rounds, on the test or validation set."""
     bands = "A line is the mean over seeds, its band one standard deviation to either side. ✖ marks a divergence."
-    accuracy, loss = (
-        "Higher is better, and so is earlier.",
-        "Lower is better; a line ends where the loss of any seed is not finite (✖).",
-    )
     samples = f"on the {evaluated_on(runs)} set"
-    yield _over_rounds(runs, "accuracy", f"Accuracy {samples}", f"{bands} {accuracy}", _accuracy_axis(runs))
-    yield _over_rounds(runs, "loss", f"Loss {samples}", f"{bands} {loss}", Axis("cross entropy"))
+    for metric in dict.fromkeys(run.main_metric for run in runs):
+        direction = f"{'Higher' if metric.higher_is_better else 'Lower'} is better, and so is earlier."
+        title = f"{metric.name.capitalize()} {samples}"
+        yield _over_rounds(runs, metric.name, title, f"{bands} {direction}", metric_axis(runs, metric))
+    loss = "Lower is better; a line ends where the loss of any seed is not finite (✖)."
+    entropy = all(run.main_metric.name == "accuracy" for run in runs)
+    yield _over_rounds(runs, "loss", f"Loss {samples}", f"{bands} {loss}", Axis("cross entropy" if entropy else "loss"))
 
 
-def _accuracy_axis(runs: Sequence[StoredRun]) -> Axis:
-    return Axis(f"{evaluated_on(runs)} accuracy", "percent")
+def metric_axis(runs: Sequence[StoredRun], metric: MainMetric) -> Axis:
+    """Return the axis of a main metric of these runs."""
+    return Axis(f"{evaluated_on(runs)} {metric.name}", "percent" if metric.is_share else "number")
 
 
 def _over_rounds(runs: Sequence[StoredRun], key: str, title: str, caption: str, y: Axis) -> Curves:
-    lines = [run_line(run, number, key) for number, run in enumerate(runs)]
+    lines = [run_line(run, number, key) for number, run in enumerate(runs) if key in run.rows[0]]
     return Curves(key, title, caption, ROUND_AXIS, y, lines, smooth=True)
 
 
@@ -70,13 +73,13 @@ def run_line(run: StoredRun, number: int, key: str) -> ChartLine:
     Args:
         run: the run.
         number: its number, which gives the colour.
-        key: "accuracy" or "loss".
+        key: the name of a metric, or "loss".
     """
     end = min((row["round"] for row in run.rows if row["loss"] is None), default=math.inf)
-    rows = [row for row in run.rows if row["round"] < end or key == "accuracy"]
+    rows = [row for row in run.rows if row["round"] < end or (key == "accuracy" and row[key] is not None)]
     line = mean_line(run.name, number, [(row["round"], row[key]) for row in rows])
     line = dataclasses.replace(line, seeds=_seed_values(rows, key, line.x), lost=_lost_at(line, end))
-    return _clip_band(line) if key == "accuracy" else line
+    return _clip_band(line) if key in SHARES else line
 
 
 def _seed_values(rows: Sequence[dict[str, Any]], key: str, rounds: Sequence[float]) -> dict[str, list[float | None]]:
@@ -102,24 +105,27 @@ def _clip_band(line: ChartLine) -> ChartLine:
 
 
 def communication_chart(runs: Sequence[StoredRun]) -> Iterator[Curves]:
-    """Yield the chart of accuracy against the bytes sent so far, if a run is finished.
+    """Yield the chart of the main metric against the bytes sent so far, if a run is finished.
 
     bytes = rounds · (clients asked · bytes down + clients that replied · bytes up), with means per round
     """
-    lines = [_against_bytes(run, number) for number, run in enumerate(runs) if run.result]
+    metric = common_metric(run.main_metric for run in runs)
+    alike = metric in {run.main_metric for run in runs}
+    lines = [_against_bytes(run, number) for number, run in enumerate(runs) if run.result and alike]
     caption = (
         "Bytes sent to and from all clients up to each evaluation, counted on the messages. "
-        "At a given accuracy, the line furthest to the left needs the least communication."
+        f"At a given {metric.name}, the line furthest to the left needs the least communication."
     )
     if lines:
         sent = Axis("sent in total", "bytes")
-        yield Curves("communication", "What accuracy costs", caption, sent, _accuracy_axis(runs), lines, smooth=True)
+        title = f"What {metric.name} costs"
+        yield Curves("communication", title, caption, sent, metric_axis(runs, metric), lines, smooth=True)
 
 
 def _against_bytes(run: StoredRun, number: int) -> ChartLine:
     assert run.result
     per_round = bytes_per_round(run.result, run.config["cohort"])
-    line = run_line(run, number, "accuracy")
+    line = run_line(run, number, run.main_metric.name)
     return dataclasses.replace(line, x=[round * per_round for round in line.x], seeds={}, lost=None)
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from fedflat.core.metric import MainMetric
 from fedflat.core.state import tree_map
 from fedflat.errors import NOT_SHOWN, UserError, near_miss, shorten
 from fedflat.runs.experiment import Experiment
@@ -67,6 +68,11 @@ class TrainingView:
     def metrics(self) -> list[dict[str, Any]]:
         """The rows of the last evaluation, one per seed; empty before the first."""
         return [_copy_row(row) for row in self._training.newest]
+
+    @property
+    def main_metric(self) -> MainMetric:
+        """The task's main metric."""
+        return self._training.built.task.main_metric()
 
     @property
     def server(self) -> Any:

@@ -38,7 +38,7 @@ class Setting:
     model: Any = "auto"
     """Architecture (docs/models.md), auto for the one that suits the data set, or FILE.py:CLASS."""
     task: Any = "auto"
-    """What is learned: classification, or a task of your own with accuracy as its metric, FILE.py:CLASS."""
+    """What is learned: classification, multilabel, regression, next-token or FILE.py:CLASS; auto goes by the data."""
     init: str | None = None
     """Weights to start from, a .safetensors file with the model's parameters by name; every seed starts there."""
     partition: Literal["auto", "iid", "shards", "lda", "lda-released", "lda-equal", "dirichlet", "natural"] = "auto"

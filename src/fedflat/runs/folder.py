@@ -188,9 +188,12 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 def _is_metrics_row(row: Mapping[str, Any]) -> bool:
-    """Whether a row has a round, a seed, an accuracy and a loss, and probes that are numbers or lists of them."""
-    numbers, probes = [*map(row.get, ("round", "seed", "accuracy")), row.get("seconds", 0.0)], row.get("probes", {})
-    if not all(map(is_number, numbers)) or not is_number_or_null(row.get("loss", "")) or not isinstance(probes, dict):
+    """Whether a row has a round, a seed, a metric and a loss, and probes that are numbers or lists of them."""
+    numbers, probes = [*map(row.get, ("round", "seed")), row.get("seconds", 0.0)], row.get("probes", {})
+    metrics = {name: value for name, value in row.items() if name not in ("round", "seed", "seconds", "probes")}
+    if not all(map(is_number, numbers)) or not all(map(is_number_or_null, metrics.values())):
+        return False
+    if "loss" not in metrics or len(metrics) < 2 or row.get("accuracy", 0.0) is None or not isinstance(probes, dict):
         return False
     return all(is_number_or_null(value) or is_number_list(value) for value in probes.values())
 

@@ -23,7 +23,7 @@ def propose_points(
     Args:
         space: for each option, a range or a list of values.
         options: the number of trials and the seed.
-        measure: trains points for the first stage and returns their accuracies.
+        measure: trains points for the first stage and returns their scores, larger for better ones.
 
     Raises:
         UserError: Optuna is not installed.
@@ -40,8 +40,8 @@ def propose_points(
     while len(points) < options.trials:
         asked = [study.ask() for _ in range(min(size, options.trials - len(points)))]
         batch = [{name: _suggest(trial, name, choices) for name, choices in space.items()} for trial in asked]
-        for trial, accuracy in zip(asked, measure(batch), strict=True):
-            study.tell(trial, accuracy)
+        for trial, score in zip(asked, measure(batch), strict=True):
+            study.tell(trial, score)
         points += batch
     return points
 

@@ -18,7 +18,9 @@ from typing import Any, NamedTuple, TypeVar
 from torch import Tensor, nn
 
 from fedflat.core.local_training import method_state
+from fedflat.core.metric import SHARES, MainMetric, metric_name
 from fedflat.core.state import tree_map
+from fedflat.core.tasks import TASKS
 from fedflat.engine.rounds import Trial, has_diverged
 from fedflat.errors import UserError
 from fedflat.options import check
@@ -63,8 +65,17 @@ class StoredRun:
     result: Result | None
 
     @property
+    def main_metric(self) -> MainMetric:
+        """The task's main metric; of an unfinished run its direction is that of the task with this name."""
+        if self.result:
+            return self.result.main_metric
+        task = TASKS.get(str(self.config.get("task", "")))
+        name = metric_name(self.rows[0])
+        return MainMetric(name, task.higher_is_better if task else name in SHARES)
+
+    @property
     def evaluated_on(self) -> str:
-        """Which samples accuracy and loss are measured on: "test", or "validation" if training samples are held out."""
+        """Which samples metrics and loss are measured on: "test", or "validation" if training samples are held out."""
         return "validation" if self.config.get("validation") else "test"
 
 
@@ -109,7 +120,7 @@ def _read_result(folder: Path, rows: list[dict[str, Any]]) -> Result:
 
     def parse(path: Path) -> Result:
         values = json.loads(path.read_text(encoding="utf-8"), parse_int=_parse_int)
-        result = Result(**values, history=rows)
+        result = Result.from_json(values, rows)
         check(result)
         if not result.seeds:
             raise ValueError(path)

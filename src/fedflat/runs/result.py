@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 import platform
 import statistics
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from fedflat.core.method import Method
+from fedflat.core.metric import MainMetric
 from fedflat.engine.participation import Participation, cohort_size
+from fedflat.errors import UserError
 from fedflat.methods.differential_privacy import find_private, privacy_spent
 
 
@@ -82,18 +84,19 @@ def mean_std(values: list[float]) -> tuple[float, float]:
 class Result:
     """The outcome of an experiment: what result.json contains, and the history in metrics.jsonl.
 
-    Accuracies are fractions of the test set, or of the samples held out for validation. Lists per seed are in the order
-    of `seeds`.
+    Values of the main metric are those on the test set, or on the samples held out for validation; accuracies are
+    fractions. Lists per seed are in the order of `seeds`. In result.json the metric is part of the names:
+    final_accuracy, last10_accuracy_std.
 
     Attributes:
         method: the method's name.
         seeds: the seeds.
-        final_accuracy_per_seed: accuracy at the last evaluation, per seed.
-        final_accuracy: its mean over seeds.
-        final_accuracy_std: its sample standard deviation over seeds (0 for one seed).
-        last10_accuracy_per_seed: mean accuracy over the last tenth of the evaluations, per seed.
-        last10_accuracy: its mean over seeds.
-        last10_accuracy_std: its sample standard deviation over seeds.
+        final_per_seed: the main metric at the last evaluation, per seed.
+        final: its mean over seeds.
+        final_std: its sample standard deviation over seeds (0 for one seed).
+        last10_per_seed: mean of the main metric over the last tenth of the evaluations, per seed.
+        last10: its mean over seeds.
+        last10_std: its sample standard deviation over seeds.
         rounds: rounds that were trained.
         seconds: time of training and evaluation.
         client_steps_per_second: local steps of all clients and seeds, divided by `seconds`.
@@ -103,24 +106,26 @@ class Result:
         diverged_seeds: the seeds whose loss did.
         parameters: the number of the model's parameters.
         versions: versions of software, and the hardware, that the result depends on.
-        history: one row per evaluation and seed, with round, seed, accuracy, loss (None if it is not finite), seconds,
-            and probes if any measured.
+        history: one row per evaluation and seed, with round, seed, the task's metrics, the main one first, loss (None
+            if it is not finite), seconds, and probes if any measured.
         privacy: what differential privacy guarantees, None if the method does not add it.
         clients: the number of clients, None in results of early versions.
         stopped: why training ended before its last round ("EarlyStopping: no higher accuracy in 10 evaluations"), None
             if it did not, or because every seed diverged.
         clients_asked_per_round: mean number of clients that were sent the model; None if it is the cohort's size.
         clients_replied_per_round: mean number of clients whose replies arrived; None if it is the cohort's size.
+        metric: the name of the task's main metric.
+        higher_is_better: whether a larger main metric is better.
     """
 
     method: str
     seeds: list[int]
-    final_accuracy_per_seed: list[float]
-    final_accuracy: float
-    final_accuracy_std: float
-    last10_accuracy_per_seed: list[float]
-    last10_accuracy: float
-    last10_accuracy_std: float
+    final_per_seed: list[float]
+    final: float
+    final_std: float
+    last10_per_seed: list[float]
+    last10: float
+    last10_std: float
     rounds: int
     seconds: float
     client_steps_per_second: float
@@ -136,50 +141,89 @@ class Result:
     stopped: str | None = None
     clients_asked_per_round: float | None = None
     clients_replied_per_round: float | None = None
+    metric: str = "accuracy"
+    higher_is_better: bool = True
 
     @property
     def accuracy(self) -> float:
         """The final accuracy, as the mean over seeds."""
-        return self.final_accuracy
+        if self.metric != "accuracy":
+            raise UserError("metric", self.metric, "this task has no accuracy; use result.final")
+        return self.final
+
+    @property
+    def main_metric(self) -> MainMetric:
+        """The name and the direction of the main metric."""
+        return MainMetric(self.metric, self.higher_is_better)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the content of result.json: all fields but the history and special ones that are None."""
+        """Return the content of result.json: all fields but the history and special ones that have their default."""
         special = ("privacy", "stopped", "clients_asked_per_round", "clients_replied_per_round")
         left_out = {"history", *(name for name in special if getattr(self, name) is None)}
-        return {name: value for name, value in asdict(self).items() if name not in left_out}
+        left_out |= {"metric", "higher_is_better"} if self.metric == "accuracy" else set()
+        return {_name_in_json(name, self.metric): v for name, v in asdict(self).items() if name not in left_out}
 
-    def curve(self, seed: int, key: str = "accuracy") -> list[float]:
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any], history: list[dict[str, Any]]) -> Result:
+        """Return the result of which `to_json` made these values.
+
+        Args:
+            values: the content of result.json.
+            history: the rows of metrics.jsonl.
+        """
+        metric = str(values.get("metric", "accuracy"))
+        names = {_name_in_json(f.name, metric): f.name for f in fields(cls)}
+        return cls(**{names.get(name, name): value for name, value in values.items()}, history=history)
+
+    def curve(self, seed: int, key: str = "") -> list[float]:
         """Return the values of one seed in the order of evaluation.
 
         Args:
             seed: the seed.
-            key: a key of the rows of `history`: accuracy, loss or seconds.
+            key: a key of the rows of `history`, such as loss or seconds; the main metric unless given.
         """
-        return [row[key] for row in self.history if row["seed"] == seed]
+        return [row[key or self.metric] for row in self.history if row["seed"] == seed]
+
+    def first_rounds(self, target: float) -> dict[int, int | None]:
+        """Return for each seed the first round with a metric as good as `target`, None if there is none."""
+        good = [row for row in self.history if self.main_metric.reached(row[self.metric], target)]
+        return {seed: next((row["round"] for row in good if row["seed"] == seed), None) for seed in self.seeds}
 
     def rounds_to(self, target: float) -> float | None:
-        """Return the mean over seeds of the first round with accuracy `target` or more; None if a seed has none."""
-        firsts = [
-            next((r["round"] for r in self.history if r["seed"] == seed and r["accuracy"] >= target), None)
-            for seed in self.seeds
-        ]
+        """Return the mean over seeds of the first round with a metric as good as `target`; None if a seed has none."""
+        firsts = list(self.first_rounds(target).values())
         return None if None in firsts else statistics.fmean(float(first) for first in firsts if first is not None)
 
 
-def summarise_history(history: list[dict[str, Any]], seeds: list[int]) -> dict[str, Any]:
-    """Return the fields of Result about accuracy and divergence, computed from the rows of metrics of all seeds."""
+def _name_in_json(field: str, metric: str) -> str:
+    """Return how result.json calls a field: final_std is final_accuracy_std."""
+    part, _, rest = field.partition("_")
+    return "_".join(filter(None, [part, metric, rest])) if part in ("final", "last10") else field
+
+
+def summarise_history(history: list[dict[str, Any]], seeds: list[int], metric: str = "accuracy") -> dict[str, Any]:
+    """Return the fields of Result about the main metric and divergence, from the rows of metrics of all seeds.
+
+    Of a seed whose metric is no longer finite, the last finite values count; the seed is among `diverged_seeds`.
+
+    Args:
+        history: the rows.
+        seeds: the seeds.
+        metric: the name of the main metric.
+    """
     curves = {seed: [row for row in history if row["seed"] == seed] for seed in seeds}
-    final = [rows[-1]["accuracy"] for rows in curves.values()]
-    tail = [statistics.fmean(r["accuracy"] for r in rows[-math.ceil(len(rows) / 10) :]) for rows in curves.values()]
+    values = [[row[metric] for row in rows if row[metric] is not None] or [0.0] for rows in curves.values()]
+    final = [each[-1] for each in values]
+    tail = [statistics.fmean(each[-math.ceil(len(each) / 10) :]) for each in values]
     diverged = [seed for seed, rows in curves.items() if any(row["loss"] is None for row in rows)]
     (final_mean, final_std), (tail_mean, tail_std) = mean_std(final), mean_std(tail)
     return {
-        "final_accuracy_per_seed": final,
-        "final_accuracy": final_mean,
-        "final_accuracy_std": final_std,
-        "last10_accuracy_per_seed": tail,
-        "last10_accuracy": tail_mean,
-        "last10_accuracy_std": tail_std,
+        "final_per_seed": final,
+        "final": final_mean,
+        "final_std": final_std,
+        "last10_per_seed": tail,
+        "last10": tail_mean,
+        "last10_std": tail_std,
         "diverged": bool(diverged),
         "diverged_seeds": diverged,
     }

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, Literal
 
+from fedflat.core.metric import MainMetric
 from fedflat.options import Count, Fraction, NonNegative, check
 from fedflat.runs.callbacks import STOP, Callback, Stop, TrainingView
 
@@ -29,8 +30,8 @@ class EarlyStopping(Callback):
 
     patience: Count = 10
     """Evaluations without a better value after which training ends."""
-    metric: Literal["accuracy", "loss"] = "accuracy"
-    """What has to become better: accuracy higher, or loss lower."""
+    metric: Literal["main", "loss"] = "main"
+    """What has to become better: the task's main metric, such as accuracy, or the loss."""
     min_delta: NonNegative = 0.0
     """By how much more than this a value has to be better than the best before."""
 
@@ -39,13 +40,13 @@ class EarlyStopping(Callback):
 
     def on_evaluation(self, view: TrainingView) -> Stop | None:
         """Stop if the best value is `patience` evaluations old."""
-        sign = 1 if self.metric == "accuracy" else -1
+        main = view.main_metric if self.metric == "main" else MainMetric("loss", higher_is_better=False)
         best, waited = -math.inf, 0
-        for value in mean_over_seeds(view.history, self.metric):
-            better = sign * value > best + self.min_delta
-            best, waited = (sign * value, 0) if better else (best, waited + 1)
-        word = "higher" if sign > 0 else "lower"
-        return STOP.because(f"no {word} {self.metric} in {waited} evaluations") if waited >= self.patience else None
+        for value in mean_over_seeds(view.history, main.name):
+            better = main.score(value) > best + self.min_delta
+            best, waited = (main.score(value), 0) if better else (best, waited + 1)
+        word = "higher" if main.higher_is_better else "lower"
+        return STOP.because(f"no {word} {main.name} in {waited} evaluations") if waited >= self.patience else None
 
     on_start = on_evaluation
 
@@ -62,7 +63,7 @@ class StopAtAccuracy(Callback):
 
     def on_evaluation(self, view: TrainingView) -> Stop | None:
         """Stop if every seed has reached the accuracy."""
-        reached = {row["seed"] for row in view.history if row["accuracy"] >= self.accuracy}
+        reached = {row["seed"] for row in view.history if row.get("accuracy", 0.0) >= self.accuracy}
         return STOP.because(f"accuracy {self.accuracy:g}") if reached == set(view.experiment.seeds) else None
 
     on_start = on_evaluation

@@ -50,8 +50,8 @@ class SweepPoint(NamedTuple):
 
     @property
     def score(self) -> float:
-        """Accuracy on the held-out samples, mean over seeds; −1 if a seed diverged."""
-        return -1.0 if self.result.diverged_seeds else self.result.final_accuracy
+        """A number that is larger for a better metric on the held-out samples; −∞ if a seed diverged."""
+        return -math.inf if self.result.diverged_seeds else self.result.main_metric.score(self.result.final)
 
 
 def sweep(
@@ -229,8 +229,8 @@ def _summary(point: SweepPoint) -> dict[str, Any]:
     result = point.result
     return {
         "options": point.values,
-        "validation_accuracy": result.final_accuracy,
-        "std": result.final_accuracy_std,
+        f"validation_{result.metric}": result.final,
+        "std": result.final_std,
         "diverged_seeds": result.diverged_seeds,
         "folder": str(point.folder.name) if point.folder else None,
     }

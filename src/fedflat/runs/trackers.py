@@ -27,13 +27,14 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def row_scalars(row: Mapping[str, Any], evaluated_on: str) -> Iterator[tuple[str, float]]:
-    """Yield (tag, value) for accuracy, loss and probes of a row of metrics.jsonl, without values that are not finite.
+    """Yield (tag, value) for metrics, loss and probes of a row of metrics.jsonl, without values that are not finite.
 
     Args:
         row: one line of metrics.jsonl; a probe's list gives one tag per element.
         evaluated_on: "test" or "validation", the first part of the tags of accuracy and loss.
     """
-    values = {f"{evaluated_on}/accuracy": row["accuracy"], f"{evaluated_on}/loss": row["loss"]}
+    others = ("round", "seed", "seconds", "probes")
+    values = {f"{evaluated_on}/{name}": value for name, value in row.items() if name not in others}
     for key, value in row.get("probes", {}).items():
         name = key.replace(".", "/", 1)
         values |= {f"{name}/{i}": v for i, v in enumerate(value)} if isinstance(value, list) else {name: value}
@@ -92,7 +93,7 @@ class CSVLogger(Callback):
     def _append(self, rows: Rows, view: TrainingView) -> None:
         """Append rows; if they have a new column, write the whole file anew."""
         flat = [{**row, **row.get("probes", {})} for row in rows]
-        known = ["round", "seed", "accuracy", "loss", "seconds", *self._columns, *(key for row in flat for key in row)]
+        known = [*self._columns, *(key for row in flat for key in row)]
         columns = [column for column in dict.fromkeys(known) if column != "probes"]
         if columns != self._columns:
             self._columns, flat = columns, [{**row, **row.get("probes", {})} for row in view.history]
@@ -169,8 +170,10 @@ def _run_name(view: TrainingView) -> str:
 
 def _summary(view: TrainingView) -> dict[str, float]:
     """The figures of the result that trackers show in tables of runs."""
-    names = ("final_accuracy", "last10_accuracy", "rounds", "seconds")
-    return {name: getattr(view.result, name) for name in names} if view.result else {}
+    if view.result is None:
+        return {}
+    kept = (f"final_{view.result.metric}", f"last10_{view.result.metric}", "rounds", "seconds")
+    return {name: value for name, value in view.result.to_json().items() if name in kept}
 
 
 class WandbLogger(Callback):

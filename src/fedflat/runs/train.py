@@ -62,7 +62,8 @@ def metrics_row(task: Task, trial: Trial, test: Batch, played: int, seconds: flo
         seconds: time that was spent.
     """
     loss, metrics = evaluate(task, trial.server.params, test)
-    finite = {name: value if math.isfinite(value) else None for name, value in (metrics | {"loss": loss}).items()}
+    values = {task.metric: metrics[task.metric], **metrics, "loss": loss}  # the main metric comes first
+    finite = {name: value if math.isfinite(value) else None for name, value in values.items()}
     return {"round": played, "seed": trial.seed} | finite | {"seconds": round(seconds, 3)}
 
 
@@ -289,7 +290,9 @@ class Training:
             clients=clients,
             stopped=stopped,
             **clients_per_round(self.built.participation, seeds, self.round),
-            **summarise_history(self.history, seeds),
+            metric=self.built.task.metric,
+            higher_is_better=self.built.task.higher_is_better,
+            **summarise_history(self.history, seeds, self.built.task.metric),
         )
         if self.folder:
             self.save()

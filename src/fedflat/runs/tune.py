@@ -18,7 +18,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from fedflat.engine.rounds import evaluate, evaluation_task
+from fedflat.core.metric import MainMetric
+from fedflat.engine.rounds import evaluation_task, main_metric
 from fedflat.options import check
 from fedflat.runs.build import build_run
 from fedflat.runs.experiment import Experiment
@@ -37,6 +38,8 @@ from fedflat.runs.sweep import (
 from fedflat.runs.train import Watcher
 from fedflat.runs.train_together import run_together, train_until
 
+WORST = -1e300  # the score of a trial that diverged
+
 
 class TuneTrial(NamedTuple):
     """One point of a search.
@@ -46,27 +49,29 @@ class TuneTrial(NamedTuple):
         experiment: the experiment with these options.
         folder: its run folder.
         rounds: the stage that it reached, in rounds.
-        accuracy: its accuracy on the held-out samples there, mean over seeds; −1 if a seed diverged.
+        value: its main metric on the held-out samples there, mean over seeds; None if a seed diverged.
     """
 
     values: dict[str, Any]
     experiment: Experiment
     folder: Path
     rounds: int = 0
-    accuracy: float = -1.0
+    value: float | None = None
 
 
 class TuneResult(NamedTuple):
     """The outcome of a search.
 
     Args:
-        trials: all trials, the best first: by the stage that they reached, then by accuracy.
-        test_accuracy: accuracy of the best trial's models on the test set, per seed. They were trained without the
+        trials: all trials, the best first: by the stage that they reached, then by the metric.
+        test_values: the main metric of the best trial's models on the test set, per seed. They were trained without the
             held-out samples.
+        metric: the main metric.
     """
 
     trials: list[TuneTrial]
-    test_accuracy: list[float]
+    test_values: list[float]
+    metric: MainMetric
 
 
 def tune(
@@ -77,7 +82,7 @@ def tune(
     resume: bool = False,
     watch: Watcher | None = None,
 ) -> TuneResult:
-    """Search for the options with the highest accuracy on held-out training samples.
+    """Search for the options with the best metric on held-out training samples.
 
     Args:
         experiment: the experiment whose options are searched; `validation` must be set.
@@ -94,6 +99,7 @@ def tune(
     check(options)
     check_holds_out(experiment)
     points = search_points(experiment, space, options)
+    metric = build_run(experiment).task.main_metric()
     if not resume:
         refuse_used_folders([Path(out) / point_name(point) for point in points] or list(Path(out).glob("*")))
 
@@ -115,7 +121,7 @@ def tune(
         def first_stage(points: list[dict[str, Any]]) -> list[float]:
             proposed, round = make_trials(points), stage_rounds(experiment, options.trials, options)[0]
             _train_stage(round, list({t.folder: t for t in proposed}.values()), options.at_once, watch_stage)
-            return [_accuracy_at(trial, round) for trial in proposed]
+            return [_score(_value_at(trial, round, metric), metric) for trial in proposed]
 
         if options.sampler == "optuna":
             points = propose_points(space, options, first_stage)
@@ -124,11 +130,11 @@ def tune(
         for round in stage_rounds(experiment, len(trials), options):
             _train_stage(round, [trials[n] for n in alive], options.at_once, watch_stage)
             for n in alive:
-                trials[n] = trials[n]._replace(rounds=round, accuracy=_accuracy_at(trials[n], round))
-            ranked = sorted(alive, key=lambda n: -trials[n].accuracy)
+                trials[n] = trials[n]._replace(rounds=round, value=_value_at(trials[n], round, metric))
+            ranked = sorted(alive, key=lambda n: -_score(trials[n].value, metric))
             alive = ranked[: max(1, math.ceil(options.keep * len(ranked)))]
-    trials = sorted(trials, key=lambda trial: (-trial.rounds, -trial.accuracy))
-    result = TuneResult(trials, evaluate_on_test_set(trials[0]))
+    trials = sorted(trials, key=lambda trial: (-trial.rounds, -_score(trial.value, metric)))
+    result = TuneResult(trials, evaluate_on_test_set(trials[0]), metric)
     write_atomically(Path(out) / "tune.json", json.dumps(_summary(result), indent=1))
     return result
 
@@ -164,27 +170,32 @@ def _train_stage(round: int, trials: Sequence[TuneTrial], at_once: int, watch: W
             train_until(round, *todo, watch, beside)
 
 
-def _accuracy_at(trial: TuneTrial, round: int) -> float:
-    """Return a trial's mean accuracy over seeds after a round, −1 if a seed diverged."""
+def _score(value: float | None, metric: MainMetric) -> float:
+    """Return a number that is larger for a better value, the smallest for a trial that diverged."""
+    return WORST if value is None else metric.score(value)
+
+
+def _value_at(trial: TuneTrial, round: int, metric: MainMetric) -> float | None:
+    """Return a trial's mean metric over seeds after a round, None if a seed diverged."""
     rows = [row for row in read_metrics(trial.folder / "metrics.jsonl") if row["round"] == round]
     if len(rows) < len(trial.experiment.seeds) or any(row["loss"] is None for row in rows):
-        return -1.0
-    return fmean(row["accuracy"] for row in rows)
+        return None
+    return fmean(row[metric.name] for row in rows)
 
 
 def evaluate_on_test_set(trial: TuneTrial) -> list[float]:
-    """Return the accuracy of a complete trial's models on the test set, for each seed that did not diverge."""
+    """Return the main metric of a complete trial's models on the test set, for each seed that did not diverge."""
     run = read_trained_run(trial.folder, trial.experiment)
     built = build_run(dataclasses.replace(trial.experiment, validation=0.0))
     test = built.client_data.test()
     task = evaluation_task(built.task, test.y.device)
-    return [evaluate(task, each.server.params, test).metrics["accuracy"] for each in run.trials]
+    return [main_metric(task, each.server.params, test) for each in run.trials]
 
 
 def _summary(result: TuneResult) -> dict[str, Any]:
     """Return the content of tune.json."""
     trials = [
-        {"options": t.values, "rounds": t.rounds, "validation_accuracy": t.accuracy, "folder": t.folder.name}
+        {"options": t.values, "rounds": t.rounds, f"validation_{result.metric.name}": t.value, "folder": t.folder.name}
         for t in result.trials
     ]
-    return {"best": trials[0]["options"], "test_accuracy": result.test_accuracy, "trials": trials}
+    return {"best": trials[0]["options"], f"test_{result.metric.name}": result.test_values, "trials": trials}

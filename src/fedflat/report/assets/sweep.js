@@ -1,5 +1,7 @@
-// The sweep: accuracy against one setting, as a heat map over two, and as parallel coordinates over all that differ.
-const METRICS = { last: "accuracy, last 10 %", final: "final accuracy" };
+// The sweep: the main metric against one setting, as a heat map over two, and as parallel coordinates over all that differ.
+const METRIC = new Set(RUNS.map(run => run.metric)).size === 1 ? RUNS[0].metric : "metric";
+const METRICS = { last: `${METRIC}, last 10 %`, final: `final ${METRIC}` };
+const SHARE = RUNS.every(run => run.share), FORM = SHARE ? "percent" : "number", SHORT = SHARE ? ".1%" : ".3g", LONG = SHARE ? ".2%" : ".4g";
 const mean = values => values.reduce((a, b) => a + b, 0) / values.length;
 const spread = values => values.length < 2 ? 0 : Math.sqrt(values.reduce((sum, v) => sum + (v - mean(values)) ** 2, 0) / (values.length - 1));
 
@@ -39,14 +41,14 @@ function sweepPoints(over, metric, theme) {
   const data = [{
     x: numeric ? xs : xs.map(String), y: runs.map(run => mean(run[metric])), mode: "markers", text: runs.map(run => plain(run.label)), meta: "sweep",
     error_y: { array: runs.map(run => spread(run[metric])), thickness: 1, width: 3, color: theme.soft },
-    marker: { size: 9, color: runs.map(run => colour(RUNS.indexOf(run))) }, hovertemplate: "%{text}: %{y:.2%}<extra></extra>",
+    marker: { size: 9, color: runs.map(run => colour(RUNS.indexOf(run))) }, hovertemplate: `%{text}: %{y:${LONG}}<extra></extra>`,
   }];
   const x = axis({ label: over.replaceAll("_", " "), form: "number", log: wide }, theme, numeric ? xs : []);
-  const y = axis({ label: METRICS[metric], form: "percent" }, theme);
+  const y = axis({ label: METRICS[metric], form: FORM }, theme);
   return { data, layout: frame(theme, { hovermode: "closest", xaxis: numeric ? x : { ...x, type: "category", tickformat: "" }, yaxis: y }) };
 }
 
-/** Mean accuracy over two settings, over all selected runs of a cell. */
+/** Mean metric over two settings, over all selected runs of a cell. */
 function sweepHeat(over, second, metric, theme) {
   const runs = sweepRuns(over, second), values = key => [...new Set(runs.map(run => run.settings[key]))].sort(natural);
   const [xs, ys] = [values(over), values(second)];
@@ -54,13 +56,13 @@ function sweepHeat(over, second, metric, theme) {
   const z = ys.map(y => xs.map(x => cell(x, y)));
   const side = key => ({ ...axis({ label: key.replaceAll("_", " "), form: "number" }, theme), type: "category", showgrid: false, tickformat: "" });
   const data = [{
-    type: "heatmap", x: xs.map(String), y: ys.map(String), z, colorscale: even([theme.low, theme.high]), texttemplate: xs.length * ys.length > 150 ? "" : "%{z:.1%}",
-    colorbar: { thickness: 10, outlinewidth: 0, tickformat: ".0%", title: { text: METRICS[metric], side: "right" } }, xgap: 1, ygap: 1, hovertemplate: "%{x}, %{y}: %{z:.2%}<extra></extra>",
+    type: "heatmap", x: xs.map(String), y: ys.map(String), z, colorscale: even([theme.low, theme.high]), texttemplate: xs.length * ys.length > 150 ? "" : `%{z:${SHORT}}`,
+    colorbar: { thickness: 10, outlinewidth: 0, tickformat: SHARE ? ".0%" : "", title: { text: METRICS[metric], side: "right" } }, xgap: 1, ygap: 1, hovertemplate: `%{x}, %{y}: %{z:${LONG}}<extra></extra>`,
   }];
   return { data, layout: frame(theme, { xaxis: side(over), yaxis: side(second) }) };
 }
 
-/** One line for each run through its value of every setting, to its accuracy. */
+/** One line for each run through its value of every setting, to its metric. */
 function sweepParallel(metric, theme) {
   const runs = sweepRuns(), scores = runs.map(run => mean(run[metric]));
   const dimension = key => {
@@ -71,7 +73,7 @@ function sweepParallel(metric, theme) {
   };
   const data = [{
     type: "parcoords", line: { color: scores, colorscale: even(isDark() ? SEQUENCE.dark : SEQUENCE.light) },
-    dimensions: [...sweepSettings().slice(0, 8).map(dimension), { label: METRICS[metric], values: scores, tickformat: ".0%" }],
+    dimensions: [...sweepSettings().slice(0, 8).map(dimension), { label: METRICS[metric], values: scores, tickformat: SHARE ? ".0%" : "" }],
   }];
   return { data, layout: frame(theme, { margin: { l: 70, r: 50, t: 50, b: 24 } }) };
 }

@@ -1,0 +1,52 @@
+"""The main metric of a task: its name, its direction, and how its values are shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+SHARES = ("accuracy", "f1", "auroc", "macro_f1", "balanced_accuracy")  # shown in percent
+
+
+class MainMetric(NamedTuple):
+    """The number by which the runs of a task are compared.
+
+    Args:
+        name: such as accuracy or mse.
+        higher_is_better: whether a larger value is better.
+    """
+
+    name: str = "accuracy"
+    higher_is_better: bool = True
+
+    @property
+    def is_share(self) -> bool:
+        """Whether values are shares between 0 and 1."""
+        return self.name in SHARES
+
+    @property
+    def form(self) -> str:
+        """The format of a value in tables."""
+        return ".2%" if self.is_share else ".4g"
+
+    def score(self, value: float) -> float:
+        """Return a number that is larger for a better value."""
+        return value if self.higher_is_better else -value
+
+    def reached(self, value: float | None, target: float) -> bool:
+        """Return whether a value is as good as `target`; None, for one that is not finite, is not."""
+        return value is not None and self.score(value) >= self.score(target)
+
+
+ACCURACY = MainMetric()
+
+
+def common_metric(metrics: Iterable[MainMetric]) -> MainMetric:
+    """Return the metric of all; where they differ, one that is called "metric"."""
+    found = list(dict.fromkeys(metrics))
+    return found[0] if len(found) == 1 else ACCURACY if not found else MainMetric("metric")
+
+
+def metric_name(row: Mapping[str, Any]) -> str:
+    """Return the name of the main metric of a row of metrics.jsonl: its first number after round and seed."""
+    return next(key for key in row if key not in ("round", "seed"))
