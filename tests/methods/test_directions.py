@@ -19,6 +19,7 @@ from fedflat.core.optimiser import Optimiser, initial_moments
 from fedflat.core.state import stack_states, tree_map
 from fedflat.core.task import Batch
 from fedflat.engine.sequential import client_batches
+from fedflat.methods import fedgf
 from fedflat.methods.shared import effective_steps
 
 
@@ -173,6 +174,15 @@ def test_fedgf_follows_the_divergence(threshold: float, c: float) -> None:
         trial = quadratics.train(method, [[0, 1]], trial=trial)
         seen.append(float(trial.server.c))
     assert seen == [c] * 4
+
+
+def test_fedgfs_divergence_is_the_plain_mean_of_the_distances() -> None:
+    """Its model is the weighted mean: the clients' numbers of samples do not decide how far they are apart."""
+    method, delta = ff.FedGF(threshold=3.0, window=1), torch.ones(2).double()
+    weighted, plain = fedgf.Reply(delta, _double(5.0)), fedgf.Reply(2 * delta, _double(1.0))
+    server = method.update(method.init_server(torch.zeros(2).double()), Cohort(weighted, plain, 2, 4))
+    assert (float(server.distance), float(server.c)) == (1.0, 0.0)
+    torch.testing.assert_close(server.params, delta)
 
 
 def test_fedgf_forgets_rounds_outside_the_window() -> None:

@@ -15,10 +15,11 @@ from tiny_runs import RecordingEngine, nan_in_seeds, tiny_experiment
 import fedflat as ff
 from fedflat.runs import folder as folders
 from fedflat.runs import train as loop
+from fedflat.runs import train_together as side_by_side
 from fedflat.runs.build import build_run
 from fedflat.runs.folder import RunFolder, load_tensors, read_metrics
 from fedflat.runs.train import CHECKPOINT_SHARE, Training, open_training
-from fedflat.runs.train_together import run_together
+from fedflat.runs.train_together import run_together, train_until
 
 
 def recorded_jobs(experiment: ff.Experiment) -> list[Any]:
@@ -168,7 +169,8 @@ def test_the_result_is_written_after_the_last_checkpoint(tmp_path: Path, monkeyp
 def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
     """A clock that only the test moves."""
     now = SimpleNamespace(seconds=100.0)
-    monkeypatch.setattr(loop, "time", SimpleNamespace(perf_counter=lambda: now.seconds))
+    for module in (loop, side_by_side):
+        monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: now.seconds))
     return now
 
 
@@ -246,3 +248,33 @@ def test_a_run_whose_metrics_lack_a_round_up_to_the_checkpoints_is_not_continued
     metrics.write_text("".join(line for n, line in enumerate(lines, 1) if n != lost))
     with pytest.raises(ff.UserError, match=f"the first is round {lost}"):
         ff.run(experiment, tmp_path, resume=True)
+
+
+def test_experiments_side_by_side_go_on_from_the_longest_time(tmp_path: Path, clock: SimpleNamespace) -> None:
+    """Their seconds are those of all together, and one that was continued was not trained in less than before."""
+    pair = [tiny_experiment(partition_seed=n) for n in (0, 1)]
+    folders = [tmp_path / str(n) for n in (0, 1)]
+
+    def five_seconds(round: int, rows: Any) -> None:
+        clock.seconds += 5
+
+    train_until(2, pair[:1], folders[:1], five_seconds)
+    before = load_tensors(folders[0] / "checkpoint" / "state.safetensors") or {}
+    assert before["counters"][:2].tolist() == [2, 5]
+    assert [result.seconds for result in run_together(pair, folders, resume=True)] == [5, 5]
+
+
+def test_a_round_that_an_error_ends_between_its_exchanges_is_not_saved(tmp_path: Path) -> None:
+    experiment = tiny_experiment(method=ff.NaiveFedGloSS())
+    with ff.Federation(experiment, out=tmp_path) as federation:
+        next(iter(federation))
+        engine = federation._training.engine
+        train, left = engine.train, iter([True])
+
+        def fail_in_the_second_exchange(jobs: Any) -> Any:
+            return train(jobs) if next(left, False) else 1 / 0
+
+        engine.train = fail_in_the_second_exchange  # type: ignore[method-assign]
+        with pytest.raises(ZeroDivisionError):
+            next(iter(federation))
+    assert ff.run(experiment, tmp_path, resume=True).curve(0, "loss") == ff.run(experiment).curve(0, "loss")

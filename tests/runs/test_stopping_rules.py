@@ -1,0 +1,47 @@
+"""When callbacks end training: a value that is only equal is not better; every seed has to reach an accuracy."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import fedflat as ff
+
+
+def stopping_round(callback: Any, curves: list[list[float | None]]) -> int | None:
+    """Return after which evaluation a callback stops; a curve for each seed is accuracy and loss alike."""
+    for n in range(1, len(curves[0]) + 1):
+        rows = [
+            {"round": r, "seed": seed, "accuracy": curve[r - 1], "loss": curve[r - 1]}
+            for r in range(1, n + 1)
+            for seed, curve in enumerate(curves)
+        ]
+        experiment = SimpleNamespace(seeds=tuple(range(len(curves))))
+        if callback.on_evaluation(SimpleNamespace(history=rows, experiment=experiment)):
+            return n
+    return None
+
+
+@pytest.mark.parametrize(
+    ("options", "curve", "stops"),
+    [
+        ({"patience": 2}, [0.1, 0.2, 0.3, 0.4], None),
+        ({"patience": 2}, [0.5, 0.5, 0.5, 0.9], 3),
+        ({"patience": 2}, [0.5, 0.4, 0.6, 0.5, 0.6], 5),
+        ({"patience": 1}, [0.5, 0.5], 2),
+        ({"patience": 1, "min_delta": 0.25}, [0.0, 0.25, 0.5], 2),
+        ({"patience": 1, "min_delta": 0.25}, [0.0, 0.5, 1.0], None),
+        ({"patience": 2, "metric": "loss"}, [3.0, 2.0, 2.0, 2.5, 1.0], 4),
+        ({"patience": 2, "metric": "loss"}, [3.0, None, None, 1.0], 3),
+    ],
+)
+def test_early_stopping(options: dict[str, Any], curve: list[float | None], stops: int | None) -> None:
+    assert stopping_round(ff.EarlyStopping(**options), [curve]) == stops
+    assert stopping_round(ff.EarlyStopping(**options), [curve, curve]) == stops
+
+
+def test_every_seed_has_to_reach_the_accuracy() -> None:
+    assert stopping_round(ff.StopAtAccuracy(0.5), [[0.1, 0.5, 0.4], [0.1, 0.2, 0.6]]) == 3
+    assert stopping_round(ff.StopAtAccuracy(0.5), [[0.1, 0.5, 0.4], [0.1, 0.2, 0.3]]) is None
