@@ -82,6 +82,13 @@ def test_rounds_to_an_accuracy(trained: ff.Result) -> None:
     assert result.curve(1) == [0.1, 0.2, 0.5, 0.6]
 
 
+def test_rounds_to_a_metric_that_is_better_where_it_is_lower(trained: ff.Result) -> None:
+    rows = [row | {"mse": 1 - row["accuracy"]} for row in rows_of({0: [0.25, 0.5, 0.75], 1: [0.5, 0.0, 0.5]})]
+    result = replace(trained, history=rows, metric="mse", higher_is_better=False)
+    assert result.rounds_to(0.5) == (2 + 1) / 2
+    assert result.rounds_to(0.25) is None
+
+
 def test_bytes_to_an_accuracy_are_those_asked_and_those_that_replied(trained: ff.Result) -> None:
     rows = rows_of({0: [0.2, 0.9], 1: [0.2, 0.9]})
     sent = {"bytes_down_per_client_round": 100, "bytes_up_per_client_round": 10, "parameters": 5, "clients": 40}

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import fedflat as ff
+from fedflat.core.metric import MainMetric
 
 
 def stopping_round(callback: Any, curves: list[list[float | None]]) -> int | None:
@@ -19,7 +20,7 @@ def stopping_round(callback: Any, curves: list[list[float | None]]) -> int | Non
             for seed, curve in enumerate(curves)
         ]
         experiment = SimpleNamespace(seeds=tuple(range(len(curves))))
-        if callback.on_evaluation(SimpleNamespace(history=rows, experiment=experiment)):
+        if callback.on_evaluation(SimpleNamespace(history=rows, experiment=experiment, main_metric=MainMetric())):
             return n
     return None
 

@@ -35,7 +35,7 @@ def test_a_point_with_a_diverged_seed_is_worse_than_any_other(
     swept: tuple[Path, list[ff.SweepPoint], list[int]],
 ) -> None:
     best = swept[1][0]
-    assert best.score == best.result.final_accuracy
+    assert best.score == best.result.final
     assert best._replace(result=replace(best.result, diverged_seeds=[0])).score < 0
 
 
