@@ -54,13 +54,13 @@ def descendants(number: int) -> list[int]:
 class Federation:
     """The processes of a federation by name. `folder` holds all files and is the working directory."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, nodes: int = 4) -> None:
         self.folder, self.port = folder, free_port()
         self.env = os.environ | QUIET | {"FLWR_HOME": str(folder / ".flwr")}
         self.env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         write_flower_app(folder, ff.Experiment())
-        self.call(sys.executable, "make_certificates.py", "--nodes", "4")
+        self.call(sys.executable, "make_certificates.py", "--nodes", str(nodes))
         connection = folder / ".flwr" / "config.toml"
         connection.write_text(connection.read_text().replace(":8000", f":{self.port}"))
 
