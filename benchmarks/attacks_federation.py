@@ -1,8 +1,8 @@
 """Attacks and defences in a federation of real processes: .venv-flower/bin/python benchmarks/attacks_federation.py.
 
-Starts a SuperLink and five SuperNodes with TLS and node keys on 127.0.0.1, one of them an attacker, and trains FedAvg on
-digits once for each attack and defence. Prints the accuracy after the last round in percent, and what the server noted
-about replies. Every process that is started is stopped.
+Starts a SuperLink and five SuperNodes with TLS and node keys on 127.0.0.1, one of them an attacker, and trains FedAvg
+on digits once for each attack and defence. Prints the accuracy after the last round in percent.
+Every process that is started is stopped.
 """
 
 from __future__ import annotations
