@@ -52,3 +52,12 @@ def test_equal_clients_get_a_lane_each():
 
 def test_one_long_client_needs_few_lanes():
     assert choose_lanes([[200, 10, 10, 10, 10, 10, 10, 10, 10, 10]], 10) <= 2
+
+
+@given(lengths, lanes)
+def test_long_clients_come_first(lengths, lanes):
+    """A long client at the end would keep one lane busy while the others wait."""
+    for lane in pack_lanes(lengths, lanes):
+        own = [lengths[item] for item in lane]
+        assert own == sorted(own, reverse=True)
+    assert makespan([1, 1, 1, 1, 1, 1, 6], 3) == 6

@@ -102,7 +102,8 @@ def main() -> int:
             began, noticed = time.perf_counter(), is_caught(source, mutant)
             caught += noticed
             change = mutant.tests if options.unchanged else f"{mutant.file}: {mutant.old} → {mutant.new}"
-            print(f"{number:3} {names[noticed]:8} {time.perf_counter() - began:5.1f} s  {change}", flush=True)
+            seconds, line = time.perf_counter() - began, " ".join(change.split())
+            print(f"{number:3} {names[noticed]:8} {seconds:5.1f} s  {line}", flush=True)
     skipped = f"; {len(chosen) - len(runnable)} need Flower and were left out" if len(chosen) > len(runnable) else ""
     print(f"{caught} of {len(planted)} {names[1]}{skipped}")
     return 1 if caught != (0 if options.unchanged else len(planted)) else 0

@@ -14,7 +14,7 @@ TESTS = Path(__file__).parents[1]
 @pytest.mark.parametrize("mutant", MUTANTS, ids=[f"{n}-{mutant.file}" for n, mutant in enumerate(MUTANTS)])
 def test_a_change_can_be_planted(mutant: Mutant) -> None:
     text = (TESTS.parent / "src" / "fedflat" / mutant.file).read_text(encoding="utf-8")
-    assert text.count(mutant.old) == 1
+    assert text.count(mutant.old) == 1, f"{mutant.file} has changed: adapt its entry in tests/mutants/changes.txt"
     compile(text.replace(mutant.old, mutant.new), mutant.file, "exec")
     assert mutant.old != mutant.new
     assert all((TESTS / name).is_file() for name in mutant.tests.split())
