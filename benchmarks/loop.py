@@ -33,7 +33,7 @@ def train_client(model: nn.Module, job: fedflat.Experiment, images: Images, rows
     """Local epochs of SGD from the global model; returns the client's weights."""
     model = copy.deepcopy(model)
     sgd = torch.optim.SGD(model.parameters(), lr=lr, momentum=job.momentum, weight_decay=job.weight_decay)
-    for _ in range(job.local_epochs):
+    for _ in range(job.epochs):
         for batch in rows[torch.randperm(len(rows), device=rows.device)].split(job.batch_size):
             x, y = images(batch)
             sgd.zero_grad()
@@ -76,7 +76,7 @@ class Loop:
         lr = job.lr * job.lr_decay**round
         states = [train_client(self.model, job, self.images, rows, lr) for rows in cohort]
         self.model.load_state_dict(average(states, [len(rows) for rows in cohort]))
-        self.steps += job.local_epochs * sum(-(-len(rows) // job.batch_size) for rows in cohort)
+        self.steps += job.epochs * sum(-(-len(rows) // job.batch_size) for rows in cohort)
 
     def is_due(self, round: int) -> bool:
         """Whether the model is evaluated after this round."""
