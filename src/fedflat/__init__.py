@@ -32,6 +32,7 @@ _MODULES = {
     "fedflat.reproduce": ("write_report",),
     "fedflat.personal": ("personalise",),
     "fedflat.data.dataset": ("Augment", "Dataset"),
+    "fedflat.data.tables": ("load_table",),
     "fedflat.methods": ("METHODS", "register"),
     "fedflat.core.method": ("Cohort", "Local", "Message", "Method", "Reply", "Server"),
     "fedflat.core.task": ("Batch", "Task"),
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from fedflat.core.tasks import Multilabel, NextToken, Regression, make_task
     from fedflat.core.vectors import cosine, norm, unit
     from fedflat.data.dataset import Augment, Dataset
+    from fedflat.data.tables import load_table
     from fedflat.errors import UserError
     from fedflat.flatness.analyse import analyse
     from fedflat.methods import METHODS, register
@@ -125,6 +127,7 @@ __all__ = [
     "analyse",
     "cosine",
     "load_model",
+    "load_table",
     "lora",
     "make_task",
     "norm",

@@ -19,13 +19,18 @@ from fedflat.runs.read import read_stored_runs
 PAGE = (Path(__file__).parents[2] / "docs" / "tasks.md").read_text(encoding="utf-8")
 
 
-def test_the_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_page_runs(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = [f"{50 + n},{n % 4 + 1},{'Bonn' if n % 3 else 'Ulm'},{1.5 * n},agent-{n % 5}" for n in range(30)]
+    Path("houses.csv").write_text("\n".join(["area,rooms,city,price,agent", *rows]))
     scope: dict[str, Any] = {}
     for source in re.findall(r"```python\n(.*?)```", PAGE, re.S):
         exec(compile(source, "tasks.md", "exec"), scope)
     names = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
     assert names == ["mse", "mae", "pinball"]
     assert scope["result"].final < 1
+    assert scope["houses"].x.shape == (24, 4)
+    assert int(scope["houses"].owner.max()) == 4
 
 
 @pytest.fixture(scope="module")
