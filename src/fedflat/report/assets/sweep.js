@@ -1,7 +1,7 @@
 // The sweep: the main metric against one setting, as a heat map over two, and as parallel coordinates over all that differ.
-const METRIC = new Set(RUNS.map(run => run.metric)).size === 1 ? RUNS[0].metric : "metric";
-const METRICS = { last: `${METRIC}, last 10 %`, final: `final ${METRIC}` };
-const SHARE = RUNS.every(run => run.share), FORM = SHARE ? "percent" : "number", SHORT = SHARE ? ".1%" : ".3g", LONG = SHARE ? ".2%" : ".4g";
+const inPercent = () => RUNS.every(run => run.share);
+const metricName = () => new Set(RUNS.map(run => run.metric)).size === 1 ? RUNS[0].metric : "metric";
+const metricLabel = key => key === "last" ? `${metricName()}, last 10 %` : `final ${metricName()}`;
 const mean = values => values.reduce((a, b) => a + b, 0) / values.length;
 const spread = values => values.length < 2 ? 0 : Math.sqrt(values.reduce((sum, v) => sum + (v - mean(values)) ** 2, 0) / (values.length - 1));
 
@@ -28,7 +28,7 @@ function startSweep() {
   };
   choose("over", keys.map(option), keys[0]);
   choose("second", [new Option("none", ""), ...keys.map(option)], "");
-  choose("metric", Object.entries(METRICS).map(([key, label]) => new Option(label, key)), "last");
+  choose("metric", ["last", "final"].map(key => new Option(metricLabel(key), key)), "last");
 }
 
 const sweepChoice = name => document.querySelector(`#sweep [name=${name}]`).value;
@@ -41,10 +41,10 @@ function sweepPoints(over, metric, theme) {
   const data = [{
     x: numeric ? xs : xs.map(String), y: runs.map(run => mean(run[metric])), mode: "markers", text: runs.map(run => plain(run.label)), meta: "sweep",
     error_y: { array: runs.map(run => spread(run[metric])), thickness: 1, width: 3, color: theme.soft },
-    marker: { size: 9, color: runs.map(run => colour(RUNS.indexOf(run))) }, hovertemplate: `%{text}: %{y:${LONG}}<extra></extra>`,
+    marker: { size: 9, color: runs.map(run => colour(RUNS.indexOf(run))) }, hovertemplate: `%{text}: %{y:${inPercent() ? ".2%" : ".4g"}}<extra></extra>`,
   }];
   const x = axis({ label: over.replaceAll("_", " "), form: "number", log: wide }, theme, numeric ? xs : []);
-  const y = axis({ label: METRICS[metric], form: FORM }, theme);
+  const y = axis({ label: metricLabel(metric), form: inPercent() ? "percent" : "number" }, theme);
   return { data, layout: frame(theme, { hovermode: "closest", xaxis: numeric ? x : { ...x, type: "category", tickformat: "" }, yaxis: y }) };
 }
 
@@ -56,8 +56,8 @@ function sweepHeat(over, second, metric, theme) {
   const z = ys.map(y => xs.map(x => cell(x, y)));
   const side = key => ({ ...axis({ label: key.replaceAll("_", " "), form: "number" }, theme), type: "category", showgrid: false, tickformat: "" });
   const data = [{
-    type: "heatmap", x: xs.map(String), y: ys.map(String), z, colorscale: even([theme.low, theme.high]), texttemplate: xs.length * ys.length > 150 ? "" : `%{z:${SHORT}}`,
-    colorbar: { thickness: 10, outlinewidth: 0, tickformat: SHARE ? ".0%" : "", title: { text: METRICS[metric], side: "right" } }, xgap: 1, ygap: 1, hovertemplate: `%{x}, %{y}: %{z:${LONG}}<extra></extra>`,
+    type: "heatmap", x: xs.map(String), y: ys.map(String), z, colorscale: even([theme.low, theme.high]), texttemplate: xs.length * ys.length > 150 ? "" : `%{z:${inPercent() ? ".1%" : ".3g"}}`,
+    colorbar: { thickness: 10, outlinewidth: 0, tickformat: inPercent() ? ".0%" : "", title: { text: metricLabel(metric), side: "right" } }, xgap: 1, ygap: 1, hovertemplate: `%{x}, %{y}: %{z:${inPercent() ? ".2%" : ".4g"}}<extra></extra>`,
   }];
   return { data, layout: frame(theme, { xaxis: side(over), yaxis: side(second) }) };
 }
@@ -73,7 +73,7 @@ function sweepParallel(metric, theme) {
   };
   const data = [{
     type: "parcoords", line: { color: scores, colorscale: even(isDark() ? SEQUENCE.dark : SEQUENCE.light) },
-    dimensions: [...sweepSettings().slice(0, 8).map(dimension), { label: METRICS[metric], values: scores, tickformat: SHARE ? ".0%" : "" }],
+    dimensions: [...sweepSettings().slice(0, 8).map(dimension), { label: metricLabel(metric), values: scores, tickformat: inPercent() ? ".0%" : "" }],
   }];
   return { data, layout: frame(theme, { margin: { l: 70, r: 50, t: 50, b: 24 } }) };
 }
