@@ -42,7 +42,7 @@ def test_help_explains_every_option(name: str, capsys) -> None:
     text = re.sub(r"[│\s]+", " ", printed(f"run {name} --help", capsys))
     own = [f.name for f in dataclasses.fields(METHODS[name]) if f.name != "inner"]
     for option in [*own, *(f.name for f in dataclasses.fields(Setting)), "config", "out", "resume"]:
-        found = re.search(rf"(--no-{option}|{flag(option)}) .*?\(default: ", text.replace("_", "-"))
+        found = re.search(rf"(--no-{flag(option)[2:]}|{flag(option)}) .*?\(default: ", text.replace("_", "-"))
         assert found, option
         assert len(found.group()) > len(option) + 25, f"{option} is not explained"
 
