@@ -28,6 +28,8 @@ ALL = tuple(PROBES)
 EVERYWHERE = {  # what every method has
     *("drift.global_local", "drift.local_local", "forgetting.before", "forgetting.after", "forgetting.after_std"),
     *("classes.accuracy", "proximal.loss", "proximal.cosine", "lambda.mean", "norm.model", "communication.bytes"),
+    *("sharpness.lambda1", "clients.accuracy", "clients.worst", "clients.spread", "clients.jain"),
+    *("alignment.cosine", "alignment.mean_update", "class-forgetting.client", "class-forgetting.forgotten"),
 }
 
 
@@ -127,7 +129,8 @@ def test_compare_on_the_command_line(tmp_path: Path) -> None:
         EVERYWHERE | {"fedgloss.delta", "fedgloss-exact.delta"},
     ]
     values = [value for row in fedgf + fedgloss for value in row["probes"].values()]
-    assert all(isinstance(number, float) for v in values for number in (v if isinstance(v, list) else [v]))
+    assert all(isinstance(value, float | list) for value in values)
+    assert all(isinstance(number, float | None) for v in values if isinstance(v, list) for number in v)
     assert len(fedgf[0]["probes"]["classes.accuracy"]) == 10
     for row in fedgf:
         assert row["probes"]["fedgf.distance"] == pytest.approx(row["probes"]["drift.global_local"])
