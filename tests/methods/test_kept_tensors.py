@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 
 from fedflat.core.method import Method
-from fedflat.core.state import state_tensors
+from fedflat.core.state import state_tensors, tree_map
 from fedflat.core.task import Batch, Task
-from fedflat.data.batches import BatchPlan
-from fedflat.engine.batched import Lanes, trace_operations
+from fedflat.engine.batched import Lanes, StepPlan, trace_operations
 
 
 class Kept(NamedTuple):
@@ -63,12 +62,12 @@ class SwapsItsTensors(KeepingMethod):
 def _step(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run the ordinary step, and the step used on GPUs, which overwrites its inputs, without its compiler."""
 
-    def traced(self: Lanes, plan: BatchPlan) -> None:
-        self._traced_step = trace_operations(self._step_in_place, self.carry, self.message, self.lr, plan)
+    def traced(self: Lanes, plan: StepPlan) -> None:
+        self._traced_step = trace_operations(self._step_in_place, self.carry, self.message, self.numbers, plan)
         self._message_reads = [True] * len(state_tensors(self.message))
 
     def run_step(self: Lanes, time: int) -> None:
-        self._traced_step(self.carry, self.message, self.lr, BatchPlan(*(t[time] for t in self._plan_buffer)))
+        self._traced_step(self.carry, self.message, self.numbers, tree_map(lambda t: t[time], self._plan_buffer))
 
     if request.param == "in place":
         monkeypatch.setattr(Lanes, "_trace_step", traced)
