@@ -23,7 +23,7 @@ from fedflat.core.state import count_bytes
 from fedflat.engine.memory import estimate_memory
 from fedflat.runs.build import build_run
 from fedflat.runs.result import software_versions
-from fedflat.runs.train import Training
+from fedflat.runs.train import Training, train_to_end
 
 FEDSOL = {
     "dataset": "cifar10",
@@ -88,7 +88,7 @@ def measure(name: str, experiment: fedflat.Experiment, home: torch.device | None
     training.play_round()
     _wait()
     ready, steps, first = time.perf_counter(), training.steps, training.round
-    result = training.finish(lambda round, rows: None)
+    result = train_to_end(training, lambda round, rows: None)
     _wait()
     seconds = time.perf_counter() - ready
     rounds = training.round - first
@@ -112,10 +112,11 @@ def measure(name: str, experiment: fedflat.Experiment, home: torch.device | None
 
 def estimate(training: Training) -> int:
     """Bytes that the run was expected to take on a GPU, its data included."""
-    experiment, (_, parts, client_data, task, starts) = training.experiment, training.built
-    trials = [(len(parts), experiment.cohort) for _ in experiment.seeds]
+    experiment, built = training.experiment, training.built
+    client_data, start = built.client_data, built.initial_params[0]
+    trials = [(len(built.client_rows), experiment.cohort) for _ in experiment.seeds]
     lanes = getattr(training.engine, "lanes", 1)
-    return sum(estimate_memory(experiment.method, task, client_data, starts[0], lanes, trials)) + count_bytes(
+    return sum(estimate_memory(experiment.method, built.task, client_data, start, lanes, trials)) + count_bytes(
         (client_data.x, client_data.y)
     )
 

@@ -47,8 +47,8 @@ def test_full_precision_turns_tf32_off_and_on_again(allowed):
 @pytest.mark.parametrize("what", MEASURES)
 def test_nothing_is_measured_in_tf32(what, allowed, monkeypatch):
     known, seen = KNOWN, []
-    inner = known.task.logits
-    monkeypatch.setattr(known.task, "logits", lambda w, batch: seen.append(allowed()) or inner(w, batch))
+    inner = known.task.outputs
+    monkeypatch.setattr(known.task, "outputs", lambda w, batch: seen.append(allowed()) or inner(w, batch))
     MEASURES[what](Problem(*known))
     assert set(seen) == {(False, False)}
     assert allowed() == (True, True)
