@@ -13,7 +13,7 @@ from loopback import EXPERIMENT, Loopback, federate, run_server_app
 from test_flower_replies import CLIENT, STATEFUL, rows
 
 import fedflat as ff
-from fedflat.flower.messages import REQUEST_KEY, TrainRequest
+from fedflat.flower.messages import REQUEST_KEY, ClientInfo, TrainRequest
 from fedflat.flower.nodes import ClientLog, Nodes
 
 
@@ -25,6 +25,16 @@ def nodes_of(grid: Loopback, folder: Path) -> tuple[Nodes, RecordDict]:
     )  # fmt: skip
     nodes = Nodes(grid, [0] * len(grid.contexts), 5.0, ClientLog(folder / "clients.jsonl", "run"))  # type: ignore[arg-type]
     return nodes, RecordDict({REQUEST_KEY: request.record()})
+
+
+def test_a_reply_answers_the_request_with_its_turn_and_its_key(tmp_path: Path) -> None:
+    """A request that is sent again after a restart has the same turn and another key."""
+    _, query = nodes_of(Loopback(EXPERIMENT), tmp_path)
+    request = TrainRequest.read(query[REQUEST_KEY])
+    ClientInfo(client=0, examples=5, turn=0, key=7).check_answers(request)
+    for other in ({"turn": 1, "key": 7}, {"turn": 0, "key": 8}):
+        with pytest.raises(ValueError, match="answers another request"):
+            ClientInfo(client=0, examples=5, **other).check_answers(request)
 
 
 def test_a_client_that_is_not_connected_is_replaced(tmp_path: Path) -> None:
