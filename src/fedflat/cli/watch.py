@@ -51,10 +51,10 @@ def serve_live_page(folders: list[Path], options: WatchOptions) -> None:
     except OSError as error:
         problem = f"cannot be used ({error.strerror or error}); {mention('port', 0)} takes one that is free"
         raise UserError("port", options.port, problem) from None
-    print(f"open {server.url}", flush=True)
-    if options.host not in LOOPBACK:
-        print("whoever can reach this machine and has the token sees the page; it is sent unencrypted", flush=True)
     try:
+        print(f"open {server.url}", flush=True)
+        if options.host not in LOOPBACK:
+            print("whoever can reach this machine and has the token sees the page; it is sent unencrypted", flush=True)
         server.serve_forever()
     except KeyboardInterrupt:
         print("stopped")
