@@ -251,7 +251,8 @@ def results_table(
         label, folder = labels[n]
         rows.append([label, *numbers[:2], paper, *numbers[2:], *own, folder])
     caption = (
-        f"Accuracy on the {evaluated_on(runs)} set, mean ± standard deviation over seeds, of the last evaluation and "
+        f"{metric.name.capitalize()} on the {evaluated_on(runs)} set, mean ± standard deviation over seeds, "
+        "of the last evaluation and "
         f"of the last tenth of them. {RULE} Bytes are per client and round, counted on the messages. Click a heading "
         "to sort."
     )
