@@ -31,7 +31,7 @@ def test_a_backbone_with_batch_norm_and_lora_is_trained(capsys: pytest.CaptureFi
     _say_once.cache_clear()  # another test may have had the same line printed
     result = example(0)["result"]
     assert result.parameters == 2 * (288 + 32) + 32 * 3 + 3  # LoRA's two matrices and the last layer
-    assert result.accuracy > 0.5
+    assert result.accuracy > 0.8
     assert "1 nn.BatchNorm2d, 1 nn.Dropout replaced by fedflat's own" in capsys.readouterr().err
 
 
