@@ -3,6 +3,8 @@
 # make soak MINUTES=30: kill runs and feed wrong input, and count the failures.
 # make mutants: plant wrong changes one at a time and count those that the tests notice. Some of them: make mutants ONLY=runs/
 # make audit: known vulnerabilities of the locked packages.   make lock: write the hashes of the lock files anew (needs uv).
+# make docs: the site from docs/, in build/site; fails on a broken link.   make docs-serve: the same while you write.
+# make reference: write docs/reference anew from the code.
 # make bench: the tables of docs/performance.md that need no GPU, beside Flower and pfl where they can be installed.
 PYTHON ?= python3
 MINUTES ?= 30
@@ -10,6 +12,7 @@ VENV := .venv
 FLOWER := .venv-flower
 BENCH := .venv-bench
 AUDIT := .venv-audit
+DOCS := .venv-docs
 BIN := $(VENV)/bin
 PIP := python -m pip install --disable-pip-version-check
 LOCKED := --quiet --require-hashes --no-deps --only-binary :all:
@@ -17,7 +20,7 @@ LOCKED := --quiet --require-hashes --no-deps --only-binary :all:
 TORCH := torch==2.13.0
 DEMO := fedavg fedsol:perturb=all fedgf:rho=0.05,threshold=0.7 fedgloss
 
-.PHONY: install run test test-flower bench lint browser audit lock soak mutants clean
+.PHONY: install run test test-flower bench lint browser docs docs-serve reference audit lock soak mutants clean
 
 run: install
 	$(BIN)/fedflat compare $(DEMO) --config examples/demo.yaml
@@ -69,6 +72,22 @@ browser:
 	(apt-get update && apt-get install -y --no-install-recommends chromium chromium-driver) > /dev/null \
 	  || echo "chromium could not be installed: the browser tests will be skipped"
 
+docs: $(DOCS)/packages
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict --quiet
+	@echo "the site is in build/site/index.html"
+
+docs-serve: $(DOCS)/packages
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs serve
+
+# The site is built from text alone: its environment has neither torch nor fedflat.
+$(DOCS)/packages: requirements-docs.lock
+	$(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/$(PIP) $(LOCKED) -r requirements-docs.lock
+	@touch $@
+
+reference: install
+	$(BIN)/python docs/generate_reference.py
+
 soak: install
 	OMP_NUM_THREADS=1 $(BIN)/python tests/faults/soak.py --minutes $(MINUTES)
 
@@ -92,4 +111,4 @@ lock:
 	    >> $$lock.new && mv $$lock.new $$lock || exit 1; done
 
 clean:
-	rm -rf $(VENV) $(FLOWER) $(BENCH) $(AUDIT) .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(FLOWER) $(BENCH) $(AUDIT) $(DOCS) build .mypy_cache .pytest_cache .ruff_cache

@@ -1,0 +1,127 @@
+"""Hooks of the site that mkdocs.yml describes.
+
+Pages outside docs/ become part of the site. A link to any other file of the repository leads to a page with that file's
+text. Patterns in the navigation stand for the pages that are named nowhere else. The build fails if a page would ask
+another host for anything.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).parents[1]
+PAGES = {  # files of the repository that are pages of the site
+    "README.md": "index.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+    "CODE_OF_CONDUCT.md": "code-of-conduct.md",
+    "SECURITY.md": "security.md",
+    "results/README.md": "results.md",
+}
+LINK = re.compile(r"(\]\()(?!\w+:|#)([^)#\s]+)")
+LANGUAGES = {".py": "python", ".yaml": "yaml", ".yml": "yaml", ".toml": "toml", "": "make"}
+FETCHED = re.compile(
+    r"""<(?:script|img|iframe|source)\b[^>]*\bsrc=["']?(?:https?:)?//[^>]*>"""
+    r"""|<link\b(?=[^>]*\brel=["']?(?:stylesheet|preload|preconnect|prefetch))[^>]*\bhref=["']?(?:https?:)?//[^>]*>"""
+    r"""|(?:url\(["']?|@import\s+["']?)(?:https?:)?//[^)\s]*"""
+)
+
+
+def on_config(config: Any) -> Any:
+    """Replace the patterns of the navigation by the pages that it does not name."""
+    named = set(_named_pages(config.nav))
+    pages = {path.relative_to(config.docs_dir).as_posix() for path in Path(config.docs_dir).rglob("*.md")}
+    config.nav = _expand(config.nav, sorted(pages - named))
+    return config
+
+
+def _named_pages(nav: Any) -> Iterator[str]:
+    """Yield the pages and patterns that a navigation names."""
+    if isinstance(nav, str):
+        yield nav
+    else:
+        for item in nav.values() if isinstance(nav, dict) else nav:
+            yield from _named_pages(item)
+
+
+def _expand(nav: Any, unnamed: list[str]) -> Any:
+    """Return a navigation whose patterns are replaced by pages, each of which is used once."""
+    if isinstance(nav, dict):
+        return {title: _expand(item, unnamed) for title, item in nav.items()}
+    if isinstance(nav, str):
+        return nav
+    found: list[Any] = []
+    for item in nav:
+        if isinstance(item, str) and "*" in item:
+            folder, _, name = item.rpartition("/")
+            pattern = re.compile(re.escape(f"{folder}/{name}".lstrip("/")).replace(r"\*", "[^/]*"))
+            matching = [page for page in unnamed if pattern.fullmatch(page)]
+            found += matching
+            unnamed[:] = [page for page in unnamed if page not in matching]
+        else:
+            found.append(_expand(item, unnamed))
+    return found
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add the pages outside docs/, and a page for every other file of the repository that a page links to."""
+    sources = [f"docs/{file.src_uri}" for file in files.documentation_pages()] + list(PAGES)
+    linked = {target for source in sources for target in _targets(source)}
+    for target in sorted(linked | set(PAGES)):
+        if not target.startswith("docs/") and (ROOT / target).exists():
+            files.append(File.generated(config, site_path(target), content=_page_text(target)))
+    return files
+
+
+def _targets(source: str) -> Iterator[str]:
+    """Yield the files of the repository that a page links to."""
+    for _, link in LINK.findall((ROOT / source).read_text(encoding="utf-8")):
+        yield posixpath.normpath(posixpath.join(posixpath.dirname(source), link))
+
+
+def _page_text(target: str) -> str:
+    """Return the Markdown of a page about a file or a folder of the repository."""
+    path = ROOT / target
+    if target in PAGES:
+        return path.read_text(encoding="utf-8")
+    heading = f"---\nsearch:\n  exclude: true\n---\n\n# {target}\n\n"
+    if path.is_dir():
+        return heading + "\n".join(f"- `{item.name}`" for item in sorted(path.iterdir()) if item.name[0] not in "._")
+    return f"{heading}````{LANGUAGES.get(path.suffix, 'text')}\n{path.read_text(encoding='utf-8')}\n````\n"
+
+
+def site_path(target: str) -> str:
+    """Return where a file of the repository is in the site."""
+    if target in PAGES:
+        return PAGES[target]
+    return target.removeprefix("docs/") if target.startswith("docs/") else f"source/{target}.md"
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
+    """Rewrite links between files of the repository to links between pages of the site."""
+    here = page.file.src_uri
+    if here.startswith("source/"):
+        return markdown
+    source = next((path for path, uri in PAGES.items() if uri == here), f"docs/{here}")
+
+    def rewrite(match: re.Match[str]) -> str:
+        target = posixpath.normpath(posixpath.join(posixpath.dirname(source), match[2]))
+        return match[1] + posixpath.relpath(site_path(target), posixpath.dirname(here) or ".")
+
+    return LINK.sub(rewrite, markdown)
+
+
+def on_post_build(config: Any) -> None:
+    """Fail if a page or a style sheet asks another host for something."""
+    for path in sorted(Path(config.site_dir).rglob("*")):
+        if path.suffix in (".html", ".css"):
+            found = FETCHED.search(path.read_text(encoding="utf-8"))
+            if found:
+                raise PluginError(f"{path.relative_to(config.site_dir)} asks another host: {found[0]}")
