@@ -16,7 +16,7 @@ import fedflat
 from fedflat.cli.arguments import parse_method
 from fedflat.methods import METHODS
 from fedflat.runs.build import build_run
-from fedflat.runs.train import Training
+from fedflat.runs.training import Training
 
 BASE = {"rounds": 3, "cohort": 4, "seeds": (0, 1), "local_epochs": 2, "lr": 0.02, "momentum": 0.5, "weight_decay": 1e-3}
 

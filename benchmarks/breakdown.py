@@ -16,7 +16,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from fedflat.engine.lane_packing import makespan
 from fedflat.runs.build import build_run
-from fedflat.runs.train import Training, expected_steps
+from fedflat.runs.training import Training, expected_steps
 
 WARM_UP = 3  # rounds
 

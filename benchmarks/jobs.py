@@ -23,7 +23,8 @@ from fedflat.core.state import count_bytes
 from fedflat.engine.memory import estimate_memory
 from fedflat.runs.build import build_run
 from fedflat.runs.result import software_versions
-from fedflat.runs.train import Training, train_to_end
+from fedflat.runs.train import train_to_end
+from fedflat.runs.training import Training
 
 FEDSOL = {
     "dataset": "cifar10",

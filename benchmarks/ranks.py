@@ -28,7 +28,7 @@ from fedflat.engine.lane_packing import assign_ranks
 from fedflat.engine.participation import choose_cohort
 from fedflat.engine.processes import ProcessGroup, find_rank, join_processes
 from fedflat.runs.build import build_run
-from fedflat.runs.train import Training
+from fedflat.runs.training import Training
 
 LENGTHS = (10_000, 100_000, 1_000_000, 10_000_000)
 

@@ -9,7 +9,7 @@ import torch
 
 import fedflat
 from fedflat.runs.build import build_run
-from fedflat.runs.train import Training
+from fedflat.runs.training import Training
 
 CLASSES = 10
 

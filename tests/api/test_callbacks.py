@@ -12,7 +12,7 @@ import torch
 
 import fedflat as ff
 from fedflat.runs.callbacks import CallbackError, Stop, TrainingView
-from fedflat.runs.folder import load_tensors
+from fedflat.runs.checkpoint import load_tensors
 from fedflat.runs.read import read_stored_run
 
 SMALL = ff.Experiment(

@@ -7,7 +7,7 @@ from pathlib import Path
 from torchrun_processes import launched, torchrun
 
 import fedflat as ff
-from fedflat.runs.folder import load_tensors
+from fedflat.runs.checkpoint import load_tensors
 
 SCRIPT = str(Path(__file__).with_name("callback_ranks.py"))
 

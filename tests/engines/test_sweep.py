@@ -21,7 +21,7 @@ from fedflat.engine.rounds import Trial, cohort_jobs, update_servers
 from fedflat.engine.sequential import Sequential, client_batches
 from fedflat.errors import UserError
 from fedflat.runs import sweep as sweeps
-from fedflat.runs.folder import load_tensors
+from fedflat.runs.checkpoint import load_tensors
 from fedflat.runs.train_together import real_hyper_parameters
 
 sys.path.append(str(Path(__file__).parents[1] / "methods"))

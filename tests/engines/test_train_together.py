@@ -10,7 +10,7 @@ from fedflat import Dataset, Experiment, run
 from fedflat.data.batches import ClientBatches
 from fedflat.errors import UserError
 from fedflat.methods import METHODS
-from fedflat.runs.folder import load_tensors
+from fedflat.runs.checkpoint import load_tensors
 from fedflat.runs.train_together import run_together
 
 BASE = Experiment(rounds=3, clients=6, cohort=3, local_epochs=1, lr=0.02, checkpoint_every=1)

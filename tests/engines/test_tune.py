@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedflat as ff
-from fedflat.runs.folder import load_tensors
+from fedflat.runs.checkpoint import load_tensors
 from fedflat.runs.optuna_search import propose_points
 from fedflat.runs.search_space import search_points
 from fedflat.runs.tune import stage_rounds

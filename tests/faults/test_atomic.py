@@ -14,7 +14,8 @@ import torch
 from safetensors.torch import load_file
 
 from fedflat.files import disk_failed, replace_file
-from fedflat.runs.folder import load_tensors, save_tensors, write_atomically
+from fedflat.runs.checkpoint import load_tensors, save_tensors
+from fedflat.runs.folder import write_atomically
 
 OLD, NEW = {"w": torch.zeros(3)}, {"w": torch.ones(500)}
 

@@ -16,7 +16,7 @@ import fedflat as ff
 from fedflat.data import prepared
 from fedflat.data.load import load_dataset
 from fedflat.errors import UserError
-from fedflat.runs.folder import load_tensors, save_tensors
+from fedflat.runs.checkpoint import load_tensors, save_tensors
 
 TINY = ff.Experiment(rounds=3, clients=2, cohort=2, partition="iid", model="mlp", local_epochs=1, checkpoint_every=1)
 

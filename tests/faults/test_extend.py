@@ -16,7 +16,8 @@ import fedflat as ff
 from fedflat.cli import main
 from fedflat.errors import UserError
 from fedflat.flatness import AnalysisSettings
-from fedflat.runs.folder import RunFolder, load_tensors
+from fedflat.runs.checkpoint import load_tensors
+from fedflat.runs.folder import RunFolder
 from fedflat.runs.read import read_trained_run
 
 TINY = ff.Experiment(

@@ -10,8 +10,10 @@ from interrupted_run import RUN, SMALL, refused
 
 from fedflat.cli import main
 from fedflat.errors import UserError
+from fedflat.runs.checkpoint import load_tensors, save_tensors
 from fedflat.runs.config import same_run
-from fedflat.runs.folder import RunFolder, load_tensors, read_json_lines, save_tensors
+from fedflat.runs.folder import RunFolder
+from fedflat.runs.metrics import read_json_lines
 
 
 def edit(file: Path, old: str, new: str) -> None:

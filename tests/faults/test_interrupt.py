@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 
 import fedflat as ff
 from fedflat.cli import main
-from fedflat.runs import train
+from fedflat.runs import training
 
 SMALL = {"rounds": 4, "clients": 4, "cohort": 2, "partition": "iid", "model": "mlp", "local_epochs": 1}
 EXPERIMENT = ff.Experiment(method=ff.SCAFFOLD(), engine="sequential", checkpoint_every=100, **SMALL)
@@ -36,7 +36,7 @@ def _python_handles_interrupts() -> Iterator[None]:
 
 def press(times: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Press Ctrl-C in the middle of the second round: clients have trained, the server is not updated yet."""
-    update, calls = train.update_servers, []
+    update, calls = training.update_servers, []
 
     def interrupted(*args: object) -> None:
         calls.append(args)
@@ -44,7 +44,7 @@ def press(times: int, monkeypatch: pytest.MonkeyPatch) -> None:
             signal.raise_signal(signal.SIGINT)
         update(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(train, "update_servers", interrupted)
+    monkeypatch.setattr(training, "update_servers", interrupted)
 
 
 def state(folder: Path) -> dict[str, torch.Tensor]:
@@ -80,7 +80,7 @@ def test_without_a_folder_there_is_nothing_to_wait_for(monkeypatch: pytest.Monke
 
 def test_after_the_last_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C while the result is written: the result is complete, and the interrupt is raised."""
-    monkeypatch.setattr(train, "software_versions", lambda size: signal.raise_signal(signal.SIGINT) or {})
+    monkeypatch.setattr(training, "software_versions", lambda size: signal.raise_signal(signal.SIGINT) or {})
     with pytest.raises(KeyboardInterrupt):
         ff.run(EXPERIMENT, tmp_path / "run")
     assert (tmp_path / "run" / "result.json").exists()

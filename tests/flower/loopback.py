@@ -22,7 +22,7 @@ from fedflat.flower.app import client_app, server_app
 from fedflat.flower.config import FederationOptions, to_run_config
 from fedflat.flower.server import serve
 from fedflat.runs.build import build_attack, build_run
-from fedflat.runs.folder import load_tensors
+from fedflat.runs.checkpoint import load_tensors
 
 EXPERIMENT = ff.Experiment(
     clients=4, cohort=3, rounds=3, partition="dirichlet", alpha=0.5, model="mlp", local_epochs=1, batch_size=128

@@ -18,7 +18,8 @@ from test_flower_replies import refused, values
 import fedflat as ff
 from fedflat.engine.participation import choose_cohort
 from fedflat.methods.differential_privacy import privacy_spent
-from fedflat.runs.folder import RunFolder, save_tensors
+from fedflat.runs.checkpoint import save_tensors
+from fedflat.runs.folder import RunFolder
 
 HALF = dataclasses.replace(EXPERIMENT, method=ff.Private(noise=4.0), clients=4, cohort=2, rounds=5)
 ASKED = [choose_cohort(0, r, 4, 2) for r in range(HALF.rounds)]

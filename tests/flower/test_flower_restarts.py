@@ -70,7 +70,7 @@ def test_there_is_a_checkpoint_after_every_round_however_long_it_takes(
         save(self, tensors)
 
     monkeypatch.setattr(RunFolder, "save", slow)
-    monkeypatch.setattr("fedflat.runs.train.time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    monkeypatch.setattr("fedflat.runs.training.time", SimpleNamespace(perf_counter=lambda: clock[0]))
     federate(Loopback(STATEFUL), STATEFUL, tmp_path / "run")
     assert saved == [1, 2, 3, 4, 4]
 

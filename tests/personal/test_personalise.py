@@ -19,7 +19,7 @@ from fedflat.data.batches import BatchPlan
 from fedflat.engine.rounds import main_metric
 from fedflat.errors import UserError
 from fedflat.personal.fine_tuning import ClientSamples, LocalTrainer, mean_participations, personalise, train_local_only
-from fedflat.runs.folder import load_tensors, save_tensors
+from fedflat.runs.checkpoint import load_tensors, save_tensors
 from fedflat.runs.read import read_trained_run
 
 SMALL = {"model": "mlp", "clients": 6, "cohort": 3, "rounds": 4, "local_epochs": 1, "lr": 0.1, "device": "cpu"}

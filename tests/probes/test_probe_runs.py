@@ -18,10 +18,11 @@ from fedflat.engine.sequential import Sequential
 from fedflat.methods import METHODS
 from fedflat.probes import PROBES
 from fedflat.runs.build import build_run
+from fedflat.runs.checkpoint import load_tensors
 from fedflat.runs.config import dump_experiment, load_experiment
-from fedflat.runs.folder import load_tensors
-from fedflat.runs.train import Training, train_to_end
+from fedflat.runs.train import train_to_end
 from fedflat.runs.train_together import run_together
+from fedflat.runs.training import Training
 
 SMALL = Experiment(rounds=4, clients=5, cohort=2, local_epochs=1, model="mlp", seeds=(0, 1), checkpoint_every=1)
 ALL = tuple(PROBES)

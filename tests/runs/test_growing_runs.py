@@ -8,8 +8,8 @@ import pytest
 from tiny_runs import tiny_experiment
 
 import fedflat as ff
+from fedflat.runs.checkpoint import load_tensors
 from fedflat.runs.config import dump_yaml, growing_options
-from fedflat.runs.folder import load_tensors
 
 
 @pytest.mark.parametrize(

@@ -14,12 +14,15 @@ from tiny_runs import RecordingEngine, nan_in_seeds, tiny_experiment
 
 import fedflat as ff
 from fedflat.runs import folder as folders
-from fedflat.runs import train as loop
 from fedflat.runs import train_together as side_by_side
+from fedflat.runs import training as loop
 from fedflat.runs.build import build_run
-from fedflat.runs.folder import RunFolder, load_tensors, read_metrics
-from fedflat.runs.train import CHECKPOINT_SHARE, Training, open_training
+from fedflat.runs.checkpoint import load_tensors
+from fedflat.runs.folder import RunFolder
+from fedflat.runs.metrics import read_metrics
+from fedflat.runs.train import open_training
 from fedflat.runs.train_together import run_together, train_until
+from fedflat.runs.training import CHECKPOINT_SHARE, Training
 
 
 def recorded_jobs(experiment: ff.Experiment) -> list[Any]:

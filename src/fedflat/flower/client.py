@@ -34,8 +34,8 @@ from fedflat.flower.messages import (
 from fedflat.flower.node_data import NodeConfig, check_state_folder, client_samples, state_folder
 from fedflat.flower.secure_aggregation import content_from_fitins, content_to_fitres
 from fedflat.runs.build import BuiltRun, build_attack, build_run
+from fedflat.runs.checkpoint import load_tensors, save_tensors
 from fedflat.runs.experiment import Experiment
-from fedflat.runs.folder import load_tensors, save_tensors
 
 NamedTensors = dict[str, Tensor]
 

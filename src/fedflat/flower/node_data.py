@@ -26,9 +26,9 @@ from fedflat.data.load import is_own_data, load_dataset, load_own_data, own_data
 from fedflat.errors import UserError
 from fedflat.flower.messages import ReportedError, TrainRequest, sample_kind
 from fedflat.runs.build import load_run_dataset, partition_clients
+from fedflat.runs.checkpoint import load_tensors, save_tensors
 from fedflat.runs.config import experiment_to_dict
 from fedflat.runs.experiment import Experiment
-from fedflat.runs.folder import load_tensors, save_tensors
 
 NodeConfig = Mapping[str, Any]  # what a node was started with: partition-id and, if given, data and state
 NOT_ABOUT_DATA = ("method", "rounds", "seeds", "engine", "device", "precision")  # options that leave the samples alone

@@ -16,7 +16,8 @@ from flwr.serverapp import Grid
 
 from fedflat.engine.rounds import CohortJob
 from fedflat.flower.messages import INFO_KEY, ClientInfo
-from fedflat.runs.folder import read_json_lines, write_atomically
+from fedflat.runs.folder import write_atomically
+from fedflat.runs.metrics import read_json_lines
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.2, 1.0  # seconds between two polls for replies; Flower's own loop waits 3
 RESTART_CHECK_SECONDS = 2.0  # between two checks whether a node has restarted since it was sent its message

@@ -25,7 +25,7 @@ from fedflat.runs.config import dump_experiment
 from fedflat.runs.experiment import Experiment
 from fedflat.runs.folder import RunFolder, write_atomically
 from fedflat.runs.result import Result
-from fedflat.runs.train import Training
+from fedflat.runs.training import Training
 
 
 def serve(experiment: Experiment, federation: FederationOptions, grid: Grid) -> Result:

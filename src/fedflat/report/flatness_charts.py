@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from fedflat.report.charts import Axis, Chart, ChartLine, Curves, Grid, Grids, dash_index, mean_line
 from fedflat.report.comparison import SUMMARY_COLUMNS, AnalysisDocuments, landscape_axes, random_directions_key
-from fedflat.runs.folder import is_number, is_number_list, is_number_or_null
+from fedflat.runs.metrics import is_number, is_number_list, is_number_or_null
 from fedflat.runs.read import DAMAGE, StoredRun
 
 LOSS_AXIS = Axis("loss")

@@ -21,7 +21,7 @@ from fedflat.runs.experiment import Experiment
 from fedflat.runs.result import Result
 
 if TYPE_CHECKING:
-    from fedflat.runs.train import Training
+    from fedflat.runs.training import Training
 
 EVENTS = ("on_start", "on_round", "on_evaluation", "on_checkpoint", "on_end")
 

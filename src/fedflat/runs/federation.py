@@ -14,7 +14,8 @@ from fedflat.errors import UserError
 from fedflat.runs.callbacks import TrainingView, view_training
 from fedflat.runs.experiment import Experiment
 from fedflat.runs.result import Result
-from fedflat.runs.train import Training, open_training
+from fedflat.runs.train import open_training
+from fedflat.runs.training import Training
 
 
 class Federation:

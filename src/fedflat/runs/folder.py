@@ -12,70 +12,26 @@ import os
 import shutil
 import sys
 from collections.abc import Collection, Iterable, Mapping
-from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from fedflat.core.state import checksum
 from fedflat.errors import UserError, mention
 from fedflat.files import remove_leftovers, replace_file, sync_folder
+from fedflat.runs.checkpoint import (
+    checkpoint_config,
+    checkpoint_mismatch,
+    data_changed,
+    load_tensors,
+    save_tensors,
+    trained_rounds,
+    trained_seeds,
+)
 from fedflat.runs.config import MAY_CHANGE, config_differences, growing_options, is_unedited, parse_yaml, same_run
-
-
-def checkpoint_mismatch(
-    checkpoint: Path, config: str, ignored: Collection[str] = MAY_CHANGE, may_grow: Collection[str] = ()
-) -> str:
-    """Return why a checkpoint does not belong to a configuration, '' if it does.
-
-    A checkpoint of an early version, which does not name its configuration, belongs to any.
-
-    Args:
-        checkpoint: the file.
-        config: the configuration.
-        ignored: options that may differ.
-        may_grow: options that may have grown since, of MAY_GROW.
-    """
-    stored = checkpoint_config(checkpoint)
-    ignored = (*ignored, *growing_options(stored, config, may_grow, trained_rounds(checkpoint)))
-    if not stored or same_run(stored, config, ignored):
-        return ""
-    differences = "; ".join(config_differences(stored, config, "checkpoint", ignored))
-    return (
-        f"its checkpoint does not belong to this configuration ({differences}); "
-        "go back to the one that it was trained with"
-    )
-
-
-def checkpoint_config(checkpoint: Path) -> str:
-    """Return the configuration in a checkpoint's metadata, '' if there is none."""
-    return _checkpoint_metadata(checkpoint).get("config", "")
-
-
-def data_changed(checkpoint: Path, fingerprint: str) -> bool:
-    """Return whether a checkpoint was trained on data with another fingerprint; False where one is not known."""
-    stored = _checkpoint_metadata(checkpoint).get("data", "")
-    return bool(stored and fingerprint) and stored != fingerprint
-
-
-def _checkpoint_metadata(checkpoint: Path) -> dict[str, str]:
-    try:
-        with safe_open(checkpoint, "pt") as file:
-            return file.metadata() or {}
-    except (SafetensorError, OSError):
-        return {}
-
-
-def trained_rounds(checkpoint: Path) -> int:
-    """Return the round of a checkpoint, 0 if there is none or it is damaged."""
-    try:
-        with safe_open(checkpoint, "pt") as file:
-            return int(file.get_tensor("counters")[0])
-    except (SafetensorError, OSError, ValueError, IndexError):
-        return 0
+from fedflat.runs.metrics import read_metrics
 
 
 def has_training(folder: Path) -> bool:
@@ -84,133 +40,10 @@ def has_training(folder: Path) -> bool:
     return any((folder / name).exists() and (folder / name).stat().st_size for name in files)
 
 
-def trained_seeds(names: Iterable[str]) -> list[int]:
-    """Return the seeds in a checkpoint, given the names of its tensors."""
-    return sorted({int(name.split(".")[1]) for name in names if name.startswith("trial.")})
-
-
-_DTYPES = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.int64: "I64",
-    torch.int32: "I32",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
-}  # as safetensors names them
-
-
-def save_tensors(path: Path, tensors: Mapping[str, Tensor], config: str = "", data: str = "") -> None:
-    """Write a safetensors file with a checksum in its metadata, replacing it as a whole.
-
-    Args:
-        path: the file.
-        tensors: the tensors by name.
-        config: the configuration that they belong to, for the metadata.
-        data: the fingerprint of the data set, for the metadata.
-    """
-    named = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    metadata = {"config": config, "data": data, "crc": str(checksum(named, config + data))}
-    try:
-        with replace_file(path) as file:
-            _write_safetensors(file, named, metadata)
-    except OSError as error:
-        raise OSError(f"{path}: cannot be written ({error.strerror or error})") from None
-
-
-def _write_safetensors(file: BinaryIO, named: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
-    """Write the header, then the tensors, the widest numbers first so that all are aligned; nothing is copied."""
-    ordered = sorted(named, key=lambda name: (-named[name].element_size(), name))
-    ends = list(accumulate((named[name].nbytes for name in ordered), initial=0))
-    entries = {
-        name: {"dtype": _DTYPES[named[name].dtype], "shape": list(named[name].shape), "data_offsets": [start, end]}
-        for name, (start, end) in zip(ordered, pairwise(ends), strict=True)
-    }
-    header = json.dumps({"__metadata__": dict(metadata), **entries}).encode()
-    header += b" " * (-len(header) % 8)
-    file.write(len(header).to_bytes(8, "little") + header)
-    for name in ordered:
-        file.write(named[name].reshape(-1).view(torch.uint8).numpy().data)
-
-
-def load_tensors(path: Path) -> dict[str, Tensor] | None:
-    """Return what `save_tensors` wrote, None if the file is missing or damaged."""
-    try:
-        with safe_open(path, "pt") as file:
-            named = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            metadata = file.metadata() or {}
-            text = metadata.get("config", "") + metadata.get("data", "")
-            return named if metadata.get("crc") == str(checksum(named, text)) else None
-    except (SafetensorError, OSError, ValueError):
-        return None
-
-
-def trial_tensors(checkpoint: Mapping[str, Tensor], seed: int) -> dict[str, Tensor]:
-    """Return the tensors of one seed in a checkpoint, with the names of `Trial.pack`."""
-    prefix = f"trial.{seed}."
-    return {name.removeprefix(prefix): tensor for name, tensor in checkpoint.items() if name.startswith(prefix)}
-
-
 def write_atomically(path: Path, text: str) -> None:
     """Write a text file as a whole: after a crash there is the old file or the new one."""
     with replace_file(path) as file:
         file.write(text.encode("utf-8"))
-
-
-def read_json_lines(path: Path) -> list[dict[str, Any]]:
-    """Return the objects in a file of JSON lines, [] if it does not exist.
-
-    A last line that a crash left incomplete is ignored; any other damage raises UserError.
-    """
-    *lines, last = path.read_bytes().split(b"\n") if path.exists() else [b""]
-    rows = [_parse_json_object(line) for line in lines]
-    if None in rows:
-        raise UserError(None, path, f"line {rows.index(None) + 1} is damaged; restore the file")
-    return [row for row in [*rows, _parse_json_object(last)] if row is not None]
-
-
-def _parse_json_object(line: bytes) -> dict[str, Any] | None:
-    try:
-        value = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
-
-
-def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Return the rows of metrics.jsonl, one per evaluation and seed; raise UserError if it is damaged."""
-    rows = read_json_lines(path)
-    for number, row in enumerate(rows, 1):
-        if not _is_metrics_row(row):
-            raise UserError(None, path, f"line {number} was not written by a run; restore the file")
-    return rows
-
-
-def _is_metrics_row(row: Mapping[str, Any]) -> bool:
-    """Whether a row has a round, a seed, a metric and a loss, and probes that are numbers or lists of them."""
-    numbers, probes = [*map(row.get, ("round", "seed")), row.get("seconds", 0.0)], row.get("probes", {})
-    metrics = {name: value for name, value in row.items() if name not in ("round", "seed", "seconds", "probes")}
-    if not all(map(is_number, numbers)) or not all(map(is_number_or_null, metrics.values())):
-        return False
-    if "loss" not in metrics or len(metrics) < 2 or row.get("accuracy", 0.0) is None or not isinstance(probes, dict):
-        return False
-    return all(is_number_or_null(value) or is_number_list(value) for value in probes.values())
-
-
-def is_number(value: Any) -> bool:
-    """Return whether a JSON value is a number that a float can hold."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
-
-
-def is_number_or_null(value: Any) -> bool:
-    """Return whether a JSON value is a number, or null, which stands for a number that is not finite."""
-    return value is None or is_number(value)
-
-
-def is_number_list(value: Any) -> bool:
-    """Return whether a JSON value is a list of numbers and nulls."""
-    return isinstance(value, list) and all(map(is_number_or_null, value))
 
 
 def _identity(file: Path) -> tuple[int, int] | None:

@@ -25,20 +25,19 @@ from fedflat.engine.rounds import Trial, has_diverged
 from fedflat.errors import UserError
 from fedflat.options import check
 from fedflat.runs.build import BuiltRun, build_run
-from fedflat.runs.code_files import changed_files, code_checksums
-from fedflat.runs.config import MAY_GROW, dump_experiment, load_experiment, parse_yaml, same_run
-from fedflat.runs.experiment import Experiment, Setting
-from fedflat.runs.folder import (
+from fedflat.runs.checkpoint import (
     checkpoint_config,
     checkpoint_mismatch,
     data_changed,
-    has_training,
-    is_number,
     load_tensors,
-    read_metrics,
     trained_seeds,
     trial_tensors,
 )
+from fedflat.runs.code_files import changed_files, code_checksums
+from fedflat.runs.config import MAY_GROW, dump_experiment, load_experiment, parse_yaml, same_run
+from fedflat.runs.experiment import Experiment, Setting
+from fedflat.runs.folder import has_training
+from fedflat.runs.metrics import is_number, read_metrics
 from fedflat.runs.result import Result
 
 DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)  # what reading damaged files raises

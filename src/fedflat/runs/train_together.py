@@ -36,7 +36,8 @@ from fedflat.runs.config import dump_experiment, experiment_to_dict, method_to_d
 from fedflat.runs.experiment import Experiment
 from fedflat.runs.folder import RunFolder
 from fedflat.runs.result import Result
-from fedflat.runs.train import Training, Watcher, check_method, expected_steps, occupied_rounds
+from fedflat.runs.train import Watcher, check_method
+from fedflat.runs.training import Training, expected_steps, occupied_rounds
 
 MAY_DIFFER = (  # in experiments trained together, beside real-valued hyper-parameters of the method
     "partition",

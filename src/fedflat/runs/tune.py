@@ -22,9 +22,11 @@ from fedflat.core.metric import MainMetric
 from fedflat.engine.rounds import evaluation_task, main_metric
 from fedflat.options import check
 from fedflat.runs.build import build_run
+from fedflat.runs.checkpoint import trained_rounds
 from fedflat.runs.experiment import Experiment
-from fedflat.runs.folder import read_metrics, trained_rounds, write_atomically
+from fedflat.runs.folder import write_atomically
 from fedflat.runs.interrupt import InterruptAfterRound, Interrupted
+from fedflat.runs.metrics import read_metrics
 from fedflat.runs.optuna_search import propose_points
 from fedflat.runs.read import finished_result, read_trained_run
 from fedflat.runs.search_space import SearchOptions, Space, search_points
