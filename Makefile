@@ -5,6 +5,7 @@
 # make audit: known vulnerabilities of the locked packages.   make lock: write the hashes of the lock files anew (needs uv).
 # make docs: the site from docs/, in build/site; fails on a broken link.   make docs-serve: the same while you write.
 # make reference: write docs/reference anew from the code.
+# make wheel: the package as dist/fedflat-VERSION.whl.   make wheel-test: the same, and a run in an environment of its own.
 # make bench: the tables of docs/performance.md that need no GPU, beside Flower and pfl where they can be installed.
 PYTHON ?= python3
 MINUTES ?= 30
@@ -20,7 +21,7 @@ LOCKED := --quiet --require-hashes --no-deps --only-binary :all:
 TORCH := torch==2.13.0
 DEMO := fedavg fedsol:perturb=all fedgf:rho=0.05,threshold=0.7 fedgloss
 
-.PHONY: install run test test-flower bench lint browser docs docs-serve reference audit lock soak mutants clean
+.PHONY: install run test test-flower bench lint browser docs docs-serve reference wheel wheel-test audit lock soak mutants clean
 
 run: install
 	$(BIN)/fedflat compare $(DEMO) --config examples/demo.yaml
@@ -87,6 +88,20 @@ $(DOCS)/packages: requirements-docs.lock
 
 reference: install
 	$(BIN)/python docs/generate_reference.py
+
+wheel: install
+	rm -rf build/lib build/bdist.* dist
+	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+
+# An environment with the wheel and what it needs, and nothing else; outside src, so that the wheel's files are used.
+wheel-test: wheel
+	rm -rf build/wheel-test && mkdir -p build/wheel-test
+	$(PYTHON) -m venv build/wheel-test/venv
+	build/wheel-test/venv/bin/$(PIP) $(LOCKED) -r requirements.lock
+	build/wheel-test/venv/bin/$(PIP) --quiet $(TORCH)
+	build/wheel-test/venv/bin/$(PIP) --quiet --no-deps dist/fedflat-*.whl
+	build/wheel-test/venv/bin/python -m pip check
+	cd build/wheel-test && venv/bin/fedflat run fedsol --rounds 2 --local-epochs 1 --out run
 
 soak: install
 	OMP_NUM_THREADS=1 $(BIN)/python tests/faults/soak.py --minutes $(MINUTES)
