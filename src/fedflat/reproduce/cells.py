@@ -10,7 +10,14 @@ from typing import Any
 
 from fedflat.data.catalogue import DATASETS
 from fedflat.errors import UserError, near_miss
-from fedflat.reproduce import fedgf_tables, fedgloss_tables, fedsol_tables, flsam_tables
+from fedflat.reproduce import (
+    fedgf_tables,
+    fedgloss_figures,
+    fedgloss_tables,
+    fedsol_figures,
+    fedsol_tables,
+    flsam_tables,
+)
 from fedflat.reproduce.table import PaperTable, TableCell
 from fedflat.runs.config import experiment_from_dict, experiment_to_dict
 from fedflat.runs.experiment import Experiment
@@ -21,10 +28,10 @@ FEDSOL_TABLES = (
     fedsol_tables.TABLE2,
     fedsol_tables.TABLE3,
     *fedsol_tables.TABLES,
-    *fedsol_tables.FIGURES,
+    *fedsol_figures.FIGURES,
 )
 FEDGF_TABLES = (fedgf_tables.TABLE1, *fedgf_tables.TABLES)
-FEDGLOSS_TABLES = (fedgloss_tables.TABLE3, *fedgloss_tables.TABLES, *fedgloss_tables.FIGURES)
+FEDGLOSS_TABLES = (fedgloss_tables.TABLE3, *fedgloss_tables.TABLES, *fedgloss_figures.FIGURES)
 
 # fields of Experiment that do not change what is trained
 TRAINING_FIELDS = ("seeds", "eval_every", "probes", "probe_every", "checkpoint_every", "engine", "device", "precision")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedflat.reproduce import fedgf_tables, fedgloss_tables, fedsol_tables, flsam_tables
+from fedflat.reproduce import fedgf_tables, fedgloss_settings, fedsol_settings, flsam_tables
 from fedflat.reproduce.cells import PAPERS, TABLES, cell_source
 from fedflat.reproduce.claims import CLAIMS, Claim, verdict
 from fedflat.reproduce.leaderboard import leaderboard_page
@@ -26,10 +26,10 @@ from fedflat.reproduce.table import MEASURES, PaperTable, TableCell
 from fedflat.reproduce.train import ReproduceRequest
 from fedflat.runs.folder import write_atomically
 
-MODULES: dict[str, Any] = {
-    "fedsol": fedsol_tables,
+MODULES: dict[str, Any] = {  # their docstrings tell the settings
+    "fedsol": fedsol_settings,
     "fedgf": fedgf_tables,
-    "fedgloss": fedgloss_tables,
+    "fedgloss": fedgloss_settings,
     "flsam": flsam_tables,
 }
 CAUSE_HEADINGS = ("cell", "paper", "ours", "cause, or what was excluded")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedflat.reproduce.cells import find_table
-from fedflat.reproduce.fedgloss_tables import DECIDING
+from fedflat.reproduce.fedgloss_settings import DECIDING
 from fedflat.reproduce.table import TableCell
 
 
