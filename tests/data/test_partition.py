@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from fedflat.data import lda as lda_module
 from fedflat.data.dirichlet import dirichlet
 from fedflat.data.lda import lda, lda_equal, lda_released
-from fedflat.data.long_tail import long_tail_rows
 from fedflat.data.partition import (
     PARTITIONS,
     class_counts,
     iid,
+    long_tail_rows,
     matching_test_rows,
     natural,
     partition_rows,

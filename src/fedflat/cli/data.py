@@ -17,8 +17,7 @@ from fedflat.cli.arguments import parse_options, split_positionals
 from fedflat.cli.outputs import check_picture
 from fedflat.data.dataset import default_partition
 from fedflat.data.load import CatalogueRow, list_datasets, load_dataset
-from fedflat.data.long_tail import long_tail_rows
-from fedflat.data.partition import class_counts, describe_partition, partition_rows
+from fedflat.data.partition import class_counts, describe_partition, long_tail_rows, partition_rows
 from fedflat.data.prepare import prepare_dataset
 from fedflat.data.prepared import cache_folder
 from fedflat.errors import UserError

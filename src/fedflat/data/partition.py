@@ -2,7 +2,7 @@
 
 A partition is a function of the labels and a seed. It returns one sorted int64 array of row numbers per client. No row
 goes to two clients and no client is left without data. In the formulas there are n samples, C classes that occur, and
-N clients, numbered k.
+N clients, numbered k. A long tail takes samples away before the partition.
 """
 
 from __future__ import annotations
@@ -113,6 +113,27 @@ def partition_rows(
     if owner is None:
         raise UserError("partition", name, "these data have no clients of their own; use iid, shards, lda, dirichlet")
     return natural(owner)
+
+
+def long_tail_rows(labels: np.ndarray, ratio: float, seed: int) -> np.ndarray:
+    """Return the sorted row numbers that are left when class c of C keeps a share ratio^(c / (C - 1)) of its samples.
+
+    The first class keeps all its samples, the last a share `ratio`; every class keeps at least one. Only classes that
+    occur are counted. Which samples are kept is random.
+
+    Args:
+        labels: the class of each training sample, whole numbers [n].
+        ratio: share that the last class keeps, more than 0; 1 keeps every row.
+        seed: seed of the choice.
+    """
+    if ratio == 1:
+        return np.arange(len(labels))
+    classes, sizes = np.unique(labels, return_counts=True)
+    shares = ratio ** (np.arange(len(classes)) / max(len(classes) - 1, 1))
+    kept = np.maximum((sizes * shares).astype(np.int64), 1)
+    order = partition_generator("long tail", seed).permutation(len(labels))
+    shuffled = np.asarray(labels)[order]
+    return np.sort(np.concatenate([order[shuffled == c][:most] for c, most in zip(classes, kept, strict=True)]))
 
 
 def describe_partition(name: str, alpha: float, shards: int) -> str:

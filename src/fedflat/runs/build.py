@@ -21,8 +21,7 @@ from fedflat.data.batches import ClientBatches
 from fedflat.data.client_files import read_availability, read_client_settings
 from fedflat.data.dataset import Augment, Dataset, default_partition, hold_out
 from fedflat.data.load import load_dataset
-from fedflat.data.long_tail import long_tail_rows
-from fedflat.data.partition import partition_rows
+from fedflat.data.partition import long_tail_rows, partition_rows
 from fedflat.engine import ENGINES
 from fedflat.engine.aggregation import check_cohort_suffices
 from fedflat.engine.attacks import REPLY_ATTACKS, ReplyAttack, choose_attackers, flip_labels
