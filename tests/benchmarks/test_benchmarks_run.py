@@ -205,3 +205,11 @@ def test_attacks_and_defences_are_one_table() -> None:
     heading, _, row = run("attacks.py", *words).strip().splitlines()
     assert heading == "| attack | mean | median |"
     assert row.startswith("| labels | ")
+
+
+def test_threads() -> None:
+    lines = run("threads.py", "--rounds", "1", "--busy", "1", "--repetitions", "1", "--models", "mlp").splitlines()
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line.startswith("|")]
+    assert [row[0] for row in rows[2:4]] == ["fedflat's choice", "1 thread"]
+    assert min(float(row[2]) for row in rows[2:6]) == 1
+    assert rows[-1][:3] == ["mlp", "32", "1"]

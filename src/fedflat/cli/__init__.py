@@ -69,6 +69,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     given = list(sys.argv[1:] if argv is None else argv)
     words = [word for word in given if word != "--debug"]
+    os.environ.setdefault(
+        "OMP_WAIT_POLICY", "passive"
+    )  # threads that wait sleep; where cores are busy, spinning stalls
     _replace_unknown_characters()
     with spelled_by(flag_spelling):
         return _run(words, debug=words != given)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from fedflat.data.dataset import Dataset
@@ -25,6 +26,7 @@ from fedflat.runs.config import method_to_dict
 from fedflat.runs.folder import write_atomically
 from fedflat.runs.read import Folders, list_folders, run_folders_in
 from fedflat.runs.result import software_versions
+from fedflat.runs.threads import choose_threads, restore_threads
 
 
 def json_values(value: Any) -> Any:
@@ -97,9 +99,11 @@ def analyse(
             problems.append(UserError(None, name, "needs two runs, and there is only one"))
     ticker = LogTicker()
     for run, following in zip(finished, [*finished[1:], None], strict=True):
-        for job in _measurement_jobs(run, following, finished):
-            ticker.tell(f"{run.name}: measuring {job.name}")
-            _measure_and_write(job, run, analysis)
+        with restore_threads():
+            torch.set_num_threads(choose_threads(run.trained.experiment, run.trained.built, settings.batch_size))
+            for job in _measurement_jobs(run, following, finished):
+                ticker.tell(f"{run.name}: measuring {job.name}")
+                _measure_and_write(job, run, analysis)
     if not any(analysis.documents.values()):
         raise _all_failed("nothing was measured", problems)
     return analysis

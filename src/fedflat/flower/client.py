@@ -36,6 +36,7 @@ from fedflat.flower.secure_aggregation import content_from_fitins, content_to_fi
 from fedflat.runs.build import BuiltRun, build_attack, build_run
 from fedflat.runs.checkpoint import load_tensors, save_tensors
 from fedflat.runs.experiment import Experiment
+from fedflat.runs.threads import choose_threads
 
 NamedTensors = dict[str, Tensor]
 
@@ -184,6 +185,7 @@ def client_reply(experiment: Experiment, content: RecordDict, context: Context) 
     """Train as the request in `content` asks, and return the method's reply and the ClientInfo as records."""
     request = TrainRequest.read(content[REQUEST_KEY])
     node = prepare_node(experiment, context.node_config, request)
+    torch.set_num_threads(choose_threads(node.experiment, node.built))
     method = experiment.method
     optimiser = experiment.optimiser_at(request.round, node.initial_model)
     initial = initial_client_state(method, optimiser, node.initial_model)

@@ -31,7 +31,9 @@ from fedflat.runs.config import experiment_to_dict
 from fedflat.runs.experiment import Experiment
 
 NodeConfig = Mapping[str, Any]  # what a node was started with: partition-id and, if given, data and state
-NOT_ABOUT_DATA = ("method", "rounds", "seeds", "engine", "device", "precision")  # options that leave the samples alone
+NOT_ABOUT_DATA = (  # options that leave the samples alone
+    *("method", "rounds", "seeds", "engine", "device", "precision", "threads"),
+)
 logger = logging.getLogger("flwr")
 
 

@@ -29,6 +29,7 @@ from fedflat.runs.build import choose_engine
 from fedflat.runs.experiment import Experiment
 from fedflat.runs.read import TrainedRun, read_trained_run
 from fedflat.runs.result import mean_std
+from fedflat.runs.threads import choose_threads, restore_threads
 
 CLIENTS_AT_ONCE = 10  # clients whose models are in memory at a time
 
@@ -212,7 +213,9 @@ def personalise(
             None, f"run {run}", f"its task is {finished.built.task.name}; the clients' label mixes need classes"
         )
     accuracies = PersonalAccuracies(finished, sorted({0, *options.epochs}), alone, options.lr)
-    return _accuracy_rows(list(_with_progress(accuracies)))
+    with restore_threads():
+        torch.set_num_threads(choose_threads(finished.experiment, finished.built))
+        return _accuracy_rows(list(_with_progress(accuracies)))
 
 
 def _with_progress(accuracies: PersonalAccuracies) -> Iterator[ClientAccuracy]:

@@ -46,7 +46,12 @@ def plain_number(value: Any) -> str:
 
 SETTING_DEFAULTS: RunSettings = {f.name: f.default for f in dataclasses.fields(Setting)}
 NOT_COMPARED = ("method", "probes", "probe_every", "checkpoint_every")  # has its own column, or changes no result
-IGNORED_DIFFERENCES = ("seeds", "engine", "device")  # shown, but runs that differ in these are still compared
+IGNORED_DIFFERENCES = (
+    "seeds",
+    "engine",
+    "device",
+    "threads",
+)  # shown, but runs that differ in these are still compared
 ALWAYS_LISTED = (  # the page lists these even if they have their default
     *("model", "partition", "clients", "cohort", "alpha", "shards"),
     *("rounds", "local_epochs", "batch_size", "lr", "seeds"),

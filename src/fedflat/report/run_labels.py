@@ -90,7 +90,9 @@ def run_labels(runs: Sequence[StoredRun]) -> list[str]:
     for label in {label for label in labels if labels.count(label) > 1}:
         alike = [n for n, other in enumerate(labels) if other == label]
         keys = [
-            key for key in differing_settings([settings[n] for n in alike]) if key not in ("seeds", "device", "engine")
+            key
+            for key in differing_settings([settings[n] for n in alike])
+            if key not in ("seeds", "device", "engine", "threads")
         ]
         for n in alike:
             labels[n] = ", ".join([label, *(f"{_symbol(key)} = {setting_text(settings[n], key)}" for key in keys)])

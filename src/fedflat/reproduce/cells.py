@@ -34,7 +34,10 @@ FEDGF_TABLES = (fedgf_tables.TABLE1, *fedgf_tables.TABLES)
 FEDGLOSS_TABLES = (fedgloss_tables.TABLE3, *fedgloss_tables.TABLES, *fedgloss_figures.FIGURES)
 
 # fields of Experiment that do not change what is trained
-TRAINING_FIELDS = ("seeds", "eval_every", "probes", "probe_every", "checkpoint_every", "engine", "device", "precision")
+TRAINING_FIELDS = (
+    *("seeds", "eval_every", "probes", "probe_every", "checkpoint_every"),
+    *("engine", "device", "precision", "threads"),
+)
 PARTITION = ("partition", "alpha", "shards", "long_tail", "partition_seed")
 FREE_PROBES = {"drift", "norm", "fedgf", "fedgloss"}  # cost nothing: used as soon as any table asks for them
 ANALYSIS_NUMBERS = {  # measure: what `fedflat analyse` measures, and the name of the number there

@@ -1,7 +1,7 @@
 """Experiments as YAML and as dictionaries: {method: {name: fedsol, rho: 2.0}, rounds: 60, …}.
 
 A run's folder keeps its experiment as config.yaml. Two configurations are the same run if they agree in all options but
-the engine, however they are written.
+the engine and the threads, however they are written.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from fedflat.own_code import absolute_own_code, is_own_code, short_own_code
 from fedflat.runs.code_files import changed_files, code_checksums
 from fedflat.runs.experiment import Experiment, Setting
 
-MAY_CHANGE = ("engine",)  # options that may change when a run is resumed
+MAY_CHANGE = ("engine", "threads")  # options that may change when a run is resumed
 WRITTEN_IF_SET = (  # options that are left out where they have their default, as in files of earlier versions
     "task",
     "init",
@@ -47,6 +47,7 @@ WRITTEN_IF_SET = (  # options that are left out where they have their default, a
     "stragglers",
     "local_steps",
     "client_settings",
+    "threads",
 )
 LONGEST_FILE = 1_000_000  # characters of a configuration file
 MAY_GROW = ("rounds", "seeds")  # options that may grow: more rounds, seeds beside the old ones

@@ -135,6 +135,8 @@ class Setting:
     """Where to train: cpu, cuda, cuda:1 for the second GPU, mps, or auto, which is cuda if there is one."""
     precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = "auto"
     """Arithmetic of the models (parameters stay in 32 bits); auto is tf32 on a GPU, fp32 on a CPU."""
+    threads: Annotated[int, Range(1, 1024)] | None = None
+    """CPU threads; unless given, OMP_NUM_THREADS, or on a CPU as many as the model and the cores are worth."""
 
     def lr_at(self, round: float) -> float:
         """Return the clients' learning rate in a round, counted from 0."""

@@ -266,7 +266,7 @@ def _read_checkpoint(folder: Path, experiment: Experiment, may_grow: Collection[
     tensors = load_tensors(path)
     if tensors is None or "counters" not in tensors:
         raise _run_error(folder, f"its checkpoint is missing or damaged ({path})")
-    may_differ = ("engine", "device", "precision", "code")
+    may_differ = ("engine", "device", "precision", "threads", "code")
     if mismatch := checkpoint_mismatch(path, dump_experiment(experiment), may_differ, may_grow):
         raise _run_error(folder, mismatch)
     return tensors

@@ -239,6 +239,7 @@ def software_versions(processes: int = 1) -> dict[str, str]:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "numpy": np.__version__,
+        "threads": str(torch.get_num_threads()),
         "hardware": device if processes == 1 else f"{device}, {processes} processes",
     }
 

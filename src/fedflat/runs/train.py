@@ -24,6 +24,7 @@ from fedflat.runs.interrupt import InterruptAfterRound, Interrupted
 from fedflat.runs.read import finished_result
 from fedflat.runs.result import Result
 from fedflat.runs.shared_folder import SharedFolder, open_folder
+from fedflat.runs.threads import restore_threads
 from fedflat.runs.training import Training
 
 Watcher = Callable[[int, list[dict[str, Any]]], None]  # called after each round with its number and the newest metrics
@@ -63,7 +64,7 @@ def _join_processes(experiment: Experiment) -> Iterator[ProcessGroup]:
     rank = find_rank(experiment.engine)
     if rank.size > 1 and experiment.probes:
         refuse_probes(experiment.probes)
-    with join_processes(rank, experiment.device) as processes, explain_out_of_memory():
+    with join_processes(rank, experiment.device) as processes, explain_out_of_memory(), restore_threads():
         yield processes
 
 

@@ -36,6 +36,7 @@ from fedflat.runs.config import dump_experiment, experiment_to_dict, method_to_d
 from fedflat.runs.experiment import Experiment
 from fedflat.runs.folder import RunFolder
 from fedflat.runs.result import Result
+from fedflat.runs.threads import restore_threads
 from fedflat.runs.train import Watcher, check_method
 from fedflat.runs.training import Training, expected_steps, occupied_rounds
 
@@ -121,7 +122,7 @@ def _open_trainings(
     built_runs = all_built[: len(experiments)]
     check_method(experiments[0], built_runs[0])
     runs = list(zip(experiments, built_runs, strict=True))
-    with explain_out_of_memory(), ExitStack() as stack:
+    with explain_out_of_memory(), restore_threads(), ExitStack() as stack:
         opened = [
             stack.enter_context(closing(RunFolder(path, dump_experiment(each), resume, data=built.dataset.fingerprint)))
             for path, (each, built) in zip(folders or (), runs, strict=bool(folders))

@@ -35,6 +35,7 @@ from fedflat.runs.experiment import Experiment
 from fedflat.runs.folder import RunFolder
 from fedflat.runs.result import Result, clients_per_round, privacy_of_simulation, software_versions, summarise_history
 from fedflat.runs.shared_folder import SharedFolder
+from fedflat.runs.threads import choose_threads
 
 CHECKPOINT_SHARE = 20  # saving checkpoints may take about one part in this many of the time
 EXPECTED_ROUNDS = 50  # rounds for which an engine is told the clients' numbers of steps
@@ -109,7 +110,8 @@ class Training:
         self.keeps_local_models = False  # they need memory until the next round
         self.last_cohort: tuple[CohortJob, TrainedCohort] | None = None  # of the first seed
         self.round, self.seconds, self.steps = 0, 0.0, 0
-        self._restore()
+        threads = self._restore()
+        torch.set_num_threads(choose_threads(experiment, built, ranks=processes.size, before=threads))
         self._saved_round, self._next_save = self.round, 0.0  # no checkpoint is due before `seconds` is _next_save
 
     def _build_engine(self) -> Engine:
@@ -232,18 +234,19 @@ class Training:
         """Write the state of all seeds, and the counters of rounds, seconds and steps, to the checkpoint."""
         assert self.folder
         counters = torch.tensor([self.round, self.seconds, self.steps], dtype=torch.float64)
+        threads = torch.tensor(torch.get_num_threads())
         tensors = {f"trial.{t.seed}.{name}": tensor for t in self.trials for name, tensor in t.pack().items()}
-        self.folder.save({"counters": counters, **tensors})
+        self.folder.save({"counters": counters, "threads": threads, **tensors})
         self._saved_round = self.round
 
-    def _restore(self) -> None:
-        """Continue from the folder's checkpoint, if it has one."""
+    def _restore(self) -> int | None:
+        """Continue from the folder's checkpoint, if it has one, and return with how many threads it was trained."""
         if self.folder is None:
-            return
+            return None
         tensors = self.folder.load()
         if tensors is None:
             self.folder.rewind(0)
-            return
+            return None
         counters = zip((int, float, int), tensors["counters"], strict=True)
         self.round, self.seconds, self.steps = (kind(value) for kind, value in counters)
         due = range(self.experiment.eval_every, self.round + 1, self.experiment.eval_every)
@@ -251,6 +254,7 @@ class Training:
         self.history = self.folder.rewind(self.round, evaluated)
         for trial in self.trials:
             trial.unpack(trial_tensors(tensors, trial.seed))
+        return int(tensors["threads"]) if "threads" in tensors else None
 
     def conclude(self, privacy: dict[str, Any] | None = None, stopped: str | None = None) -> Result:
         """Return the result; write it and the final checkpoint to the folder. Evaluate the last round if it was not.

@@ -8,7 +8,7 @@ const spread = values => values.length < 2 ? 0 : Math.sqrt(values.reduce((sum, v
 /** The settings that a sweep can be over: those with several values among finished runs, numbers first. */
 function sweepSettings() {
   const numeric = values => values.every(value => typeof value === "number" || value === undefined) ? 0 : 1;
-  const left = new Set(["seeds", "engine", "device", "precision"]);
+  const left = new Set(["seeds", "engine", "device", "precision", "threads"]);
   return Object.entries(differing(RUNS.filter(run => run.final.length))).filter(([key]) => !left.has(key))
     .sort(([, a], [, b]) => numeric(a) - numeric(b)).map(([key]) => key);
 }
