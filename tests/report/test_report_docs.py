@@ -1,4 +1,4 @@
-"""The commands of docs/report.md work."""
+"""The commands of docs/report.md and docs/analysis.md work."""
 
 from __future__ import annotations
 
@@ -6,19 +6,36 @@ import re
 import shlex
 from pathlib import Path
 
+import pytest
+
 from fedflat.cli import main
 
-PAGE = Path(__file__).parents[2] / "docs" / "report.md"
+DOCS = Path(__file__).parents[2] / "docs"
 
 
-def test_the_example(tmp_path: Path, monkeypatch) -> None:
-    (block,) = re.findall(r"<!-- tested: .*? -->\n```\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.S)
-    monkeypatch.chdir(tmp_path)
+def run_example(page: str) -> None:
+    """Run the commands of a page's tested block."""
+    (block,) = re.findall(r"<!-- tested: .*? -->\n```\n(.*?)```", (DOCS / page).read_text(encoding="utf-8"), re.S)
     for line in block.splitlines():
         program, *words = shlex.split(line)
         assert (program, main(words)) == ("fedflat", 0), line
-    text = (tmp_path / "two.html").read_text()
-    figures = {*re.findall(r'<figure id="([^"]+)"', text)}
+
+
+def figures_of(page: Path) -> set[str]:
+    return {*re.findall(r'<figure id="([^"]+)"', page.read_text())}
+
+
+def test_the_example_of_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run_example("report.md")
+    figures = figures_of(tmp_path / "two.html")
     assert {"probe-sharpness-lambda1", "client-accuracy", "class-forgetting", "probe-alignment-cosine"} <= figures
     assert {"barriers", "wins", "pareto-bytes", "sharpness-lambda1-accuracy"} <= figures
-    assert '"label": "baseline"' in text
+    assert '"label": "baseline"' in (tmp_path / "two.html").read_text()
+
+
+def test_the_example_of_trajectories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run_example("analysis.md")
+    assert "trajectory" in figures_of(tmp_path / "paths.html")
+    assert (tmp_path / "figures" / "trajectory.pdf").exists()

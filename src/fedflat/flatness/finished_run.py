@@ -31,7 +31,17 @@ from fedflat.runs.experiment import Experiment
 from fedflat.runs.read import TrainedRun, read_experiment, read_trained_run
 
 MeasurementName = Literal[
-    "hessian", "landscape", "lpf", "discrepancy", "barrier", "barriers", "path", "spectrum", "local", "local-landscape"
+    "hessian",
+    "landscape",
+    "lpf",
+    "discrepancy",
+    "barrier",
+    "barriers",
+    "path",
+    "spectrum",
+    "local",
+    "local-landscape",
+    "trajectory",
 ]
 Length = Annotated[float, Range(0, 1e6, open=True)]
 
@@ -82,6 +92,8 @@ class AnalysisSettings:
     """Radius of the flatness discrepancy."""
     ascent_steps: Annotated[int, Range(1, 10_000)] = 20
     """Steps of the search for the highest loss within that radius; 1 is SAM's approximation."""
+    trajectory_rounds: Annotated[int, Range(2, 10_000)] = 20
+    """Rounds of the trajectory at which the server's and the clients' models are recorded, evenly spread."""
     batch_size: Count = 1000
     """Samples per pass; fewer need less memory."""
     device: DeviceName = "auto"

@@ -63,10 +63,27 @@ def loss_surface(task: Task, w: Tensor, directions: Tensor, extent: float, point
         data: the samples of F.
     """
     axis = torch.linspace(-extent, extent, points, dtype=torch.float64)
-    y, x = torch.meshgrid(axis, axis, indexing="ij")
-    coordinates = torch.stack([x.flatten(), y.flatten()], 1)
-    loss = losses_in_plane(task, w, directions, coordinates, data, "landscape")
-    return LossSurface(axis, axis, loss.view(points, points))
+    return loss_on_plane(task, w, directions, axis, axis, data, "landscape")
+
+
+def loss_on_plane(
+    task: Task, w: Tensor, directions: Tensor, x: Tensor, y: Tensor, data: Objective, label: str = ""
+) -> LossSurface:
+    """Return F(w + x[j] d1 + y[i] d2) for all i and j.
+
+    Args:
+        task: the model and its loss.
+        w: the parameters at x = y = 0, [P].
+        directions: d1 and d2, [2, P].
+        x: places along d1, [n].
+        y: places along d2, [m].
+        data: the samples of F.
+        label: what the progress bar says after the label of `data`.
+    """
+    second, first = torch.meshgrid(y, x, indexing="ij")
+    coordinates = torch.stack([first.flatten(), second.flatten()], 1)
+    loss = losses_in_plane(task, w, directions, coordinates, data, label)
+    return LossSurface(x, y, loss.view(len(y), len(x)))
 
 
 class LossLine(NamedTuple):

@@ -25,11 +25,20 @@ from fedflat.flatness.landscape import (
     loss_along,
     loss_barrier,
     loss_between,
+    loss_on_plane,
     loss_surface,
     random_directions,
 )
-from fedflat.flatness.objective import join_objectives, loss_and_accuracy, loss_and_gradient
+from fedflat.flatness.objective import join_objectives, loss_and_accuracy, loss_and_gradient, mean_loss
 from fedflat.flatness.sharpness import flatness_discrepancy, local_and_global_curvature, low_pass_loss
+from fedflat.flatness.trajectory import (
+    axes_around,
+    clients_in_plane,
+    principal_plane,
+    replay_rounds,
+    share_in_plane,
+    spread_rounds,
+)
 
 
 class Measurement(NamedTuple):
@@ -181,6 +190,31 @@ def measure_discrepancy(model: ModelToMeasure) -> Measurement:
     return Measurement(numbers, columns, samples=all_data.sample_count())
 
 
+def measure_trajectory(model: ModelToMeasure) -> Measurement:
+    """Measure where the server and the clients went in training, and the loss on the plane that shows most of it."""
+    run, w = model.run, model.w
+    rounds = spread_rounds(run.trained.rounds, model.settings.trajectory_rounds)
+    recorded = replay_rounds(run.trained, model.trial.seed, rounds, model.data.label)
+    path = torch.stack([recorded[0].before, *(each.after for each in recorded)])
+    plane = principal_plane(path)
+    server, clients = plane.project(path), clients_in_plane(plane, recorded)
+    ends = torch.cat([plane.project(each.ends) for each in recorded])
+    x, y = axes_around(torch.cat([server, ends]), model.settings.grid)
+    origin, directions = plane.origin.to(w), plane.directions.to(w)
+    surface = loss_on_plane(model.task, origin, directions, x, y, model.data, "trajectory")
+    numbers = {"explained_1": float(plane.explained[0]), "explained_2": float(plane.explained[1])}
+    numbers |= {"client_share": share_in_plane(plane, recorded)}
+    numbers |= {"replay_distance": float(norm(path[-1] - w.cpu()) / norm(path[-1] - path[0]))}
+    losses = [float(mean_loss(model.task, point.to(w), model.data)) for point in path]
+    arrays: dict[str, Any] = {"round": [0, *rounds], "server_x": server[:, 0], "server_y": server[:, 1]}
+    arrays |= {"server_loss": losses, "clients": clients}
+    everyone: list[tuple[int, int | None]] = [(number, None) for number in arrays["round"]]
+    everyone += [(each["round"], client) for each in clients for client in each["client"]]
+    names = ("round", "client", "x", "y")
+    columns = dict(zip(names, [*zip(*everyone, strict=True), *torch.cat([server, ends]).T], strict=True))
+    return Measurement(numbers, columns, surface._asdict() | arrays)
+
+
 def measure_barrier(model: ModelToMeasure, other: Tensor) -> Measurement:
     """Measure the loss on the straight line through this model (γ = 1) and `other` [P] (γ = 0)."""
     line = loss_between(model.task, model.w, other, model.settings.grid - 1, model.data)
@@ -197,4 +231,5 @@ MEASUREMENTS: dict[str, Callable[[ModelToMeasure], Measurement]] = {  # all but 
     "spectrum": measure_spectrum,
     "local": measure_local,
     "local-landscape": measure_local_landscape,
+    "trajectory": measure_trajectory,
 }

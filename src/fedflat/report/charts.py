@@ -114,6 +114,25 @@ class Curves:
 
 
 @dataclass(frozen=True)
+class Trajectory:
+    """Where a server and its clients went, in the coordinates of a panel.
+
+    Args:
+        rounds: the recorded rounds in ascending order; the first is 0, before training.
+        server: (x, y) of the server's model after each of them.
+        starts: (x, y) of the server's model before each of them.
+        clients: (x, y) of every client's model at the end of each of them; nobody trains in round 0.
+        losses: the loss of the server's model after each of them, which lies outside the plane.
+    """
+
+    rounds: list[int]
+    server: list[tuple[float, float]]
+    starts: list[tuple[float, float]]
+    clients: list[list[tuple[float, float]]]
+    losses: list[float | None]
+
+
+@dataclass(frozen=True)
 class Grid:
     """One panel of a heat map or landscape: the value z[i][j] at (x[j], y[i]); None is left empty.
 
@@ -126,6 +145,9 @@ class Grid:
         x_names: names of the columns instead of numbers.
         y_names: names of the rows.
         text: what the cells say, row by row; empty for nothing.
+        x_label: the label of the horizontal axis, where it is not that of the other panels.
+        y_label: the label of the vertical axis, likewise.
+        trajectory: the path of a training on a loss landscape.
     """
 
     name: str
@@ -136,6 +158,9 @@ class Grid:
     x_names: list[str] = field(default_factory=list)
     y_names: list[str] = field(default_factory=list)
     text: list[list[str]] = field(default_factory=list)
+    x_label: str = ""
+    y_label: str = ""
+    trajectory: Trajectory | None = None
 
 
 @dataclass(frozen=True)
@@ -165,6 +190,11 @@ class Grids:
     low: float
     high: float
     relief: bool = False
+
+    @property
+    def rounds(self) -> list[int]:
+        """Return the rounds that the trajectories of any panel have recorded."""
+        return sorted({round for grid in self.grids if grid.trajectory for round in grid.trajectory.rounds})
 
 
 Chart = Curves | Grids

@@ -170,6 +170,7 @@ MEASUREMENT_SETTINGS = {  # the settings of `fedflat analyse` on which each meas
     "path": _OF_GLOBAL_MODEL,
     "barrier": (*_OF_GLOBAL_MODEL, "grid"),
     "barriers": (*_OF_GLOBAL_MODEL, "grid"),
+    "trajectory": _OF_GLOBAL_MODEL,
 }
 
 

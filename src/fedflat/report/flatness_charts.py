@@ -25,6 +25,7 @@ ANALYSIS_ARRAYS = {  # arrays of equal length that a measurement must have; land
     "path": ("distance", "along_gradient", "along_random"),
     "barrier": ("gamma", "loss"),
     "barriers": (),
+    "trajectory": ("round", "server_x", "server_y", "server_loss"),
 }
 
 
@@ -66,6 +67,8 @@ def _read_document(path: Path, what: str) -> dict[str, Any]:
             _check_surface(seed["x"], seed["y"], losses)
         if what == "barriers":
             _check_arrays([seed["barrier"], [0.0] * len(seed["to"])])
+        if what == "trajectory":
+            _check_trajectory(seed)
         _check_arrays([seed[name] for name in ANALYSIS_ARRAYS[what]])
     return document
 
@@ -75,7 +78,7 @@ def _surfaces(seed: Mapping[str, Any], what: str) -> list[list[list[float | None
     if what == "local-landscape":
         first = seed["surfaces"][0]
         return [first["own"], first["all"]]
-    return [seed["loss"]] if what == "landscape" else []
+    return [seed["loss"]] if what in ("landscape", "trajectory") else []
 
 
 def _check_surface(x: list[float], y: list[float], losses: list[list[float | None]]) -> None:
@@ -86,6 +89,17 @@ def _check_surface(x: list[float], y: list[float], losses: list[list[float | Non
         raise ValueError("no finite loss")
     _check_arrays([x, *losses])
     _check_arrays([y, [0.0] * len(losses)])
+
+
+def _check_trajectory(seed: Mapping[str, Any]) -> None:
+    """Raise ValueError unless every round but the first has a start, and the places of its clients."""
+    for each in seed["clients"]:
+        _check_arrays([each["x"], each["y"]])
+        _check_arrays([[each["start_x"], each["start_y"]]])
+    if [each["round"] for each in seed["clients"]] != seed["round"][1:]:
+        raise ValueError("rounds without clients")
+    if not all(is_number(seed[key]) for key in ("explained_1", "explained_2", "client_share", "replay_distance")):
+        raise ValueError("no explained variance")
 
 
 def _check_arrays(arrays: Sequence[Any]) -> None:
@@ -121,10 +135,20 @@ def flatness_charts(runs: Sequence[StoredRun], documents: Sequence[AnalysisDocum
         documents: their analyses, as read_analyses returns them.
     """
     for what, make_chart in _CHARTS.items():
-        numbered = enumerate(zip(runs, documents, strict=True))
-        measured = [MeasuredRun(n, run.name, of_run[what]) for n, (run, of_run) in numbered if what in of_run]
-        if measured:
+        if measured := measured_runs(runs, documents, what):
             yield make_chart(measured)
+
+
+def measured_runs(runs: Sequence[StoredRun], documents: Sequence[AnalysisDocuments], what: str) -> list[MeasuredRun]:
+    """Return the runs that have a measurement.
+
+    Args:
+        runs: the runs that are shown together.
+        documents: their analyses.
+        what: the measurement, such as "hessian".
+    """
+    numbered = enumerate(zip(runs, documents, strict=True))
+    return [MeasuredRun(n, run.name, of_run[what]) for n, (run, of_run) in numbered if what in of_run]
 
 
 def _landscape(runs: Sequence[MeasuredRun]) -> Grids:
@@ -132,7 +156,7 @@ def _landscape(runs: Sequence[MeasuredRun]) -> Grids:
     for run in runs:
         seed, surface = run.first_seed()
         grids.append(Grid(f"{run.name}, seed {seed}", surface["x"], surface["y"], surface["loss"], run.number))
-    low, high = _scale(grids)
+    low, high = loss_scale(grids)
     caption = (
         f"The loss in a square around each final model (the cross), along {_directions(runs)}. All panels have one "
         "scale of height and colour: a wide dark valley is a flat minimum, a narrow one is sharp. The dot marks the "
@@ -146,7 +170,7 @@ def _directions(runs: Sequence[MeasuredRun]) -> str:
     return landscape_axes({run.name: run.document for run in runs})
 
 
-def _scale(grids: Sequence[Grid]) -> tuple[float, float]:
+def loss_scale(grids: Sequence[Grid]) -> tuple[float, float]:
     """Return the ends of the common scale: the lowest value, and the median of the panels' highest values.
 
     The median keeps one steep run from flattening all others. The ends differ even if all values are equal.
@@ -171,7 +195,7 @@ def _local_landscape(runs: Sequence[MeasuredRun]) -> Grids:
     )
     axes = Axis("direction 1"), Axis("direction 2"), LOSS_AXIS
     title = "One client's landscape on its own and on all data"
-    return Grids("local-landscape", title, caption, *axes, grids, *_scale(grids))
+    return Grids("local-landscape", title, caption, *axes, grids, *loss_scale(grids))
 
 
 def _spectrum(runs: Sequence[MeasuredRun]) -> Curves:

@@ -33,12 +33,24 @@ from fedflat.report.flatness_charts import flatness_charts, read_analyses
 from fedflat.report.run_labels import label_runs
 from fedflat.report.tables import PrintedAccuracy, diverged_text, flatness_table, probes_table, results_table
 from fedflat.report.training_charts import communication_chart, learning_charts, partition_chart, probe_charts
+from fedflat.report.trajectory_charts import trajectory_chart
 from fedflat.runs.folder import write_atomically
 from fedflat.runs.read import StoredRun, read_stored_runs
 from fedflat.runs.result import bytes_per_round
 
 SCRIPTS = (  # in this order; page.js starts the page
-    *("frames.js", "state.js", "runs.js", "curves.js", "grids.js", "tables.js", "sweep.js", "save.js", "keys.js"),
+    *(
+        "frames.js",
+        "state.js",
+        "runs.js",
+        "curves.js",
+        "grids.js",
+        "trajectory.js",
+        "tables.js",
+        "sweep.js",
+        "save.js",
+        "keys.js",
+    ),
     *("page.js", "live.js"),
 )
 MAX_POINTS = 1000  # of a line on the page; a screen is not wider
@@ -80,7 +92,11 @@ def page_contents(runs: Sequence[StoredRun]) -> PageContents:
         "Methods": [*win_chart(runs, settings), *pareto_charts(runs)],
         "Data": [*partitions],
         "Probes": [*probe_charts(runs), *client_charts(runs)],
-        "Flatness": [*flatness_charts(runs, documents), *barrier_matrix(runs, documents)],
+        "Flatness": [
+            *flatness_charts(runs, documents),
+            *trajectory_chart(runs, documents),
+            *barrier_matrix(runs, documents),
+        ],
         "Generalisation": [*sharpness_charts(runs, documents)],
     }
     warnings = [*damaged, *missing, *measurement_warnings(runs, settings, documents)]

@@ -36,6 +36,7 @@ class FigureStyle:
     markers: bool = False
 
 
+SHOWN_ROUNDS = 4  # whose clients a printed trajectory shows
 FIGURE_STYLES = {
     "plain": FigureStyle((3.3, 6.9), {"font.size": 8}),
     "cvpr": FigureStyle(  # Times at the size of captions, as in the LaTeX template of CVPR
@@ -72,7 +73,7 @@ def draw_figures(charts: Sequence[Chart], folder: Path, style: str = "plain", co
             width = look.widths[columns - 1]
             drawn = _curves([chart], width, look) if isinstance(chart, Curves) else _grids(chart, width)
             _save(drawn, folder, chart.key)
-            if isinstance(chart, Grids) and chart.relief:
+            if isinstance(chart, Grids) and chart.relief and not chart.rounds:
                 _save(_surfaces(chart, width), folder, f"{chart.key}-3d")
         names = {"loss", *(task.metric for task in TASKS.values())}
         learning = [chart for chart in charts if isinstance(chart, Curves) and chart.key in names]
@@ -176,16 +177,23 @@ def _grids(chart: Grids, width: float) -> Figure:
     rows, columns = _rows_and_columns(chart, width)
     panel = width / columns
     figure = Figure(figsize=(width, 0.3 + min(1.06 * panel, 2.4) * rows), layout="constrained")
-    panels = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
-    draw = _contours if chart.relief else _heat_map
+    share = not chart.rounds  # every trajectory has a plane of its own
+    panels = figure.subplots(rows, columns, squeeze=False, sharex=share, sharey=share)
+    draw = _trajectory if chart.rounds else _contours if chart.relief else _heat_map
     images = [draw(axes, grid, chart) for axes, grid in _panels_with_grids(panels, chart)]
-    figure.supxlabel(chart.x.label, fontsize=8)
-    figure.supylabel(_escape(chart.y.label), fontsize=8)
+    if share:
+        figure.supxlabel(chart.x.label, fontsize=8)
+        figure.supylabel(_escape(chart.y.label), fontsize=8)
     form = {} if chart.z.form == "number" else {"format": _formatter(chart.z)}
     bar = figure.colorbar(images[0], ax=panels, label=_escape(chart.z.label), location="top", aspect=40, **form)
-    bar.locator = MaxNLocator(4)
-    bar.update_ticks()
+    bar.set_ticks(_scale_ticks(chart))
     return figure
+
+
+def _scale_ticks(chart: Grids) -> list[float]:
+    """Return about four round numbers within the scale; one outside of it would be drawn over the scale's end."""
+    ticks = MaxNLocator(4).tick_values(chart.low, chart.high)
+    return [tick for tick in ticks if chart.low <= tick <= chart.high]
 
 
 def _panels_with_grids(panels: Any, chart: Grids) -> list[tuple[Any, Grid]]:
@@ -225,11 +233,36 @@ def _edges(centres: Sequence[float]) -> np.ndarray:
     return np.array([x[0] - steps[0] / 2, *(x[1:] - np.diff(x) / 2), x[-1] + steps[-1] / 2])
 
 
-def _contours(axes: Axes, grid: Grid, chart: Grids) -> Any:
-    """Draw 16 levels, a cross at the model and a circle at the lowest point."""
+def _levels(axes: Axes, grid: Grid, chart: Grids) -> Any:
+    """Draw 16 levels of a landscape."""
     levels = [chart.low + n * (chart.high - chart.low) / 16 for n in range(17)]
     filled = axes.contourf(grid.x, grid.y, _values(grid), levels=levels, cmap="viridis", extend="max")
     axes.contour(grid.x, grid.y, _values(grid), levels=levels, colors="white", linewidths=0.3, alpha=0.6)
+    return filled
+
+
+def _trajectory(axes: Axes, grid: Grid, chart: Grids) -> Any:
+    """Draw the server's path on its landscape, and the clients of a few rounds: thin lines to their last models."""
+    assert grid.trajectory
+    filled, path, last = _levels(axes, grid, chart), grid.trajectory, len(grid.trajectory.rounds) - 1
+    for n in sorted({round(part * last / SHOWN_ROUNDS) for part in range(1, SHOWN_ROUNDS + 1)}):
+        for end in path.clients[n]:
+            axes.plot(*zip(path.starts[n], end, strict=True), color="white", linewidth=0.4, alpha=0.8)
+            axes.plot(*end, "o", color="#ff7a45", markersize=2, markeredgecolor="white", markeredgewidth=0.3)
+    x, y = zip(*path.server, strict=True)
+    axes.plot(x, y, color="black", linewidth=1.8)
+    axes.plot(
+        x, y, color="white", linewidth=0.9, marker="o", markersize=2, markeredgecolor="black", markeredgewidth=0.3
+    )
+    axes.plot(0, 0, "x", color="black", markersize=4, markeredgewidth=0.9)
+    axes.set_xlabel(_escape(grid.x_label), fontsize=7)
+    axes.set_ylabel(_escape(grid.y_label), fontsize=7)
+    return filled
+
+
+def _contours(axes: Axes, grid: Grid, chart: Grids) -> Any:
+    """Draw 16 levels, a cross at the model and a circle at the lowest point."""
+    filled = _levels(axes, grid, chart)
     row, column = np.unravel_index(np.nanargmin(_values(grid)), (len(grid.y), len(grid.x)))
     style: Any = {"color": "white", "markersize": 4, "markerfacecolor": "none", "markeredgewidth": 0.9}
     axes.plot(0, 0, "x", grid.x[column], grid.y[row], "o", **style)
@@ -258,6 +291,5 @@ def _surfaces(chart: Grids, width: float) -> Figure:
         axes.tick_params(pad=-4, labelsize=6)
         axes.set_box_aspect(None, zoom=0.82)
     bar = figure.colorbar(drawn, ax=panels, label=_escape(chart.z.label), location="top", aspect=40)
-    bar.locator = MaxNLocator(4)
-    bar.update_ticks()
+    bar.set_ticks(_scale_ticks(chart))
     return figure

@@ -47,9 +47,9 @@ const lossBar = (chart, shown) => ({
   showscale: shown, colorbar: { thickness: 10, len: .8, outlinewidth: 0, title: { text: plain(chart.z.label), side: "right" }, tickformat: "~g" },
 });
 
-/** A cross at the model and a circle at the lowest point. */
+/** A cross at the model and a circle at the lowest point; the cross alone at the end of a path. */
 function marks(grid) {
-  const [x, y] = lowest(grid), line = { color: "#ffffff", width: 2 };
+  const [x, y] = grid.trajectory ? [null, null] : lowest(grid), line = { color: grid.trajectory ? "#111111" : "#ffffff", width: 2 };
   const marker = { symbol: ["cross-thin", "circle"], size: [11, 6], color: "#ffffff", line };
   return { x: [0, x], y: [0, y], mode: "markers", hoverinfo: "skip", showlegend: false, marker };
 }
@@ -60,12 +60,13 @@ function contours(chart, grid, theme, state, picture) {
     colorscale: even(VIRIDIS), ...lossBar(chart, picture), line: { width: .8, color: "rgba(255,255,255,.45)" },
     hovertemplate: `${chart.z.label} %{z:.4g}<extra></extra>`,
   };
+  const square = grid.trajectory ? {} : { constrain: "domain" }, along = (side, own) => axis({ ...side, label: own || side.label }, theme);
   const layout = frame(theme, {
     margin: { l: 44, r: 8, t: 10, b: 40 },
-    xaxis: { ...axis(chart.x, theme), constrain: "domain" },
-    yaxis: { ...axis(chart.y, theme), constrain: "domain", scaleanchor: "x" },
+    xaxis: { ...along(chart.x, grid.x_label), ...square },
+    yaxis: { ...along(chart.y, grid.y_label), ...square, ...(grid.trajectory ? {} : { scaleanchor: "x" }) },
   });
-  return { data: [filled, marks(grid)], layout };
+  return { data: [filled, ...(grid.trajectory ? pathTraces(chart, grid, false) : []), marks(grid)], layout };
 }
 
 /** The same marks in 3-D, raised by half a level so that the surface does not hide them. */
@@ -77,23 +78,24 @@ function raised(chart, grid) {
 }
 
 /** The scene of surfaces: axes with titles, and the camera that all panels share. */
-function scene(chart, theme, state) {
+function scene(chart, theme, state, grid = {}) {
   const grey = { gridcolor: theme.line, zerolinecolor: theme.line, showbackground: false };
   const side = label => ({ title: { text: plain(label), font: { size: 11 } }, tickfont: { size: 10 }, nticks: 5, tickformat: "~g", ...grey });
   return {
     aspectmode: "manual", aspectratio: { x: 1, y: 1, z: .6 }, camera: structuredClone(state.camera || CAMERA),
-    xaxis: side(chart.x.label), yaxis: side(chart.y.label), zaxis: { ...side(chart.z.label), range: [chart.low, chart.high] },
+    xaxis: side(grid.x_label || chart.x.label), yaxis: side(grid.y_label || chart.y.label), zaxis: { ...side(chart.z.label), range: [chart.low, chart.high] },
   };
 }
 
 function surface(chart, grid, theme, state, picture) {
   const relief = {
-    type: "surface", x: grid.x, y: grid.y, z: grid.z, cmin: chart.low, cmax: chart.high, colorscale: even(VIRIDIS), ...lossBar(chart, picture),
+    type: "surface", x: grid.x, y: grid.y, z: grid.trajectory ? grid.z.map(row => row.map(z => z > chart.high ? null : z)) : grid.z, cmin: chart.low, cmax: chart.high, colorscale: even(VIRIDIS), ...lossBar(chart, picture),
     contours: { z: { show: true, ...levels(chart), color: "rgba(255,255,255,.6)", width: 1 } },
     lighting: { ambient: .75, diffuse: .5, specular: .08, roughness: .8 },
     hovertemplate: `${chart.z.label} %{z:.4g}<extra></extra>`,
   };
-  return { data: [relief, raised(chart, grid)], layout: frame(theme, { margin: { l: 0, r: 0, t: 0, b: 0 }, scene: scene(chart, theme, state) }) };
+  const marked = grid.trajectory ? pathTraces(chart, grid, true) : [raised(chart, grid)];
+  return { data: [relief, ...marked], layout: frame(theme, { margin: { l: 0, r: 0, t: 0, b: 0 }, scene: scene(chart, theme, state, grid) }) };
 }
 
 /** All chosen surfaces in one scene, each in its run's colour. */

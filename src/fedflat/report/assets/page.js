@@ -8,7 +8,7 @@ const home = chart => document.getElementById(chart.key);
 /** The elements in which plotly draws the chart's panels. */
 const plots = chart => [...home(chart).querySelectorAll(".plot")];
 /** How landscapes are drawn: "3d", "contours" or "overlay". */
-const viewOf = chart => webgl ? choices(chart.key).view || "3d" : "contours";
+const viewOf = chart => webgl ? choices(chart.key).view || (chart.grids[0].trajectory ? "contours" : "3d") : "contours";
 const isPrinting = () => document.documentElement.classList.contains("printing");
 
 /** Plotly's data and layout of each panel, null for a panel that is not shown; a picture has a scale of its own. */
@@ -139,7 +139,7 @@ function themes() {
 
 /** Connect the controls of a chart. */
 function connect(chart) {
-  const box = home(chart), slider = box.querySelector("input[type=range]"), seeds = box.querySelector("[data-seeds]"), state = choices(chart.key);
+  const box = home(chart), slider = box.querySelector("[name=beta]"), rounds = box.querySelector("[name=round]"), seeds = box.querySelector("[data-seeds]"), state = choices(chart.key);
   const on = (selector, act) => box.querySelector(selector).addEventListener("click", act);
   on("[data-save=png]", () => savePicture(chart));
   on("[data-save=csv]", () => saveData(chart));
@@ -156,6 +156,7 @@ function connect(chart) {
     seeds.setAttribute("aria-pressed", !!state.seeds);
     seeds.addEventListener("click", () => { if (state.seeds) delete state.seeds; else state.seeds = 1; seeds.setAttribute("aria-pressed", !!state.seeds); change(); });
   }
+  if (rounds) connectRounds(chart, rounds, change);
   if (chart.relief) views(chart);
 }
 

@@ -16,7 +16,11 @@ function rows(chart) {
     return [["name", chart.x.label, chart.y.label, "low", "high"], ...chart.lines.flatMap(row)];
   }
   const row = grid => grid.y.flatMap((y, i) => grid.x.map((x, j) => [grid.name, x, y, blank(grid.z[i][j])]));
-  return [["name", chart.x.label, chart.y.label, chart.z.label], ...chart.grids.flatMap(row)];
+  const way = ({ name, trajectory }) => trajectory ? trajectory.rounds.flatMap((round, n) => [
+    [`${name}, server, round ${round}`, ...trajectory.server[n], blank(trajectory.losses[n])],
+    ...trajectory.clients[n].map(end => [`${name}, client, round ${round}`, ...end, ""]),
+  ]) : [];
+  return [["name", chart.x.label, chart.y.label, chart.z.label], ...chart.grids.flatMap(grid => [...row(grid), ...way(grid)])];
 }
 
 function saveData(chart) {
