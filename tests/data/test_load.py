@@ -52,7 +52,8 @@ def test_the_error_for_an_unprepared_set_names_the_command(tmp_path):
 
 def test_the_error_for_an_unknown_set_names_the_nearest(tmp_path):
     with pytest.raises(
-        UserError, match=r'dataset="cifar-10": unknown data set \(did you mean cifar10\?\); allowed: digits, mnist'
+        UserError,
+        match=r'dataset="cifar-10": unknown data set \(did you mean cifar10\?\); allowed: digits, sklearn-text, mnist',
     ):
         load_dataset("cifar-10", tmp_path)
 
@@ -94,7 +95,8 @@ def test_list_datasets(tmp_path):
     assert rows["pathmnist"].source == "npz"
     assert rows["digits"].train == len(load_dataset("digits").y)
     assert not rows["cifar10"].prepared
-    assert len(rows) == 10
+    assert rows["sklearn-text"].train == len(load_dataset("sklearn-text").y)
+    assert len(rows) == 11
 
 
 PREPARE_AND_PRINT_PEAK = """

@@ -24,6 +24,8 @@ from fedflat.flower.config import FederationOptions, from_run_config, to_run_con
 from fedflat.flower.engine import FlowerEngine, LastReply
 from fedflat.flower.messages import ClientInfo
 from fedflat.flower.validation import CheckedReply
+from fedflat.models import TEXT_MODELS
+from fedflat.models.text import transformer
 from fedflat.runs import read
 
 sys.path.append(str(Path(__file__).parents[1] / "methods"))
@@ -52,6 +54,19 @@ def test_kept_moments_stay_on_the_nodes(tmp_path: Path) -> None:
     adamw = {"optimiser": "adamw", "optimiser_state": "keep", "lr_in_round": "linear", "lr": 0.01, "rounds": 3}
     experiment = dataclasses.replace(EXPERIMENT, method=ff.FedGloSS(), **adamw)
     assert_same(federate(Loopback(experiment), experiment, tmp_path / "run"), simulate(experiment))
+
+
+def test_text_with_lora_equals_a_simulation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only LoRA's matrices travel; the nodes build the weights beside them from the seed."""
+    monkeypatch.setitem(TEXT_MODELS, "small", lambda *_: ff.lora(transformer(256, 8, 8, 1, 2), rank=2))
+    (tmp_path / "text").mkdir()
+    for k in range(4):
+        (tmp_path / "text" / f"{k}.txt").write_text(f"client {k} writes to the others. " * (k + 1))
+    own = {"dataset": f"text:{tmp_path / 'text'}", "model": "small", "sequence_length": 8}
+    experiment = dataclasses.replace(EXPERIMENT, **own, method=ff.SCAFFOLD(), partition="natural", batch_size=4)
+    model = federate(Loopback(experiment), experiment, tmp_path / "run")
+    assert model["trial.0.server.params"].numel() == 2 * 2 * 2 * 8
+    assert_same(model, simulate(experiment))
 
 
 def test_equal_weights_and_another_seed(tmp_path: Path) -> None:

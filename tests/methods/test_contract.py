@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import tiny_problem as tiny
+import token_problem
 import torch
 from torch import Tensor
 from torch.func import vmap
@@ -34,6 +35,15 @@ def test_engines_agree(method: Method, engine: str) -> None:
         assert ours.keys() == theirs.keys()
         for name in theirs:
             torch.testing.assert_close(ours[name], theirs[name], rtol=0, atol=1e-10, msg=name)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "scaffold", "fedsam", "fedgloss", "fednova"])
+@pytest.mark.parametrize("engine", [name for name in ENGINES if name != "sequential"])
+def test_engines_agree_on_tokens_with_lora(name: str, engine: str) -> None:
+    trials = [token_problem.train(DEFAULTS[name], each) for each in (engine, "sequential")]
+    for ours, theirs in zip(*trials, strict=True):
+        for key, value in theirs.pack().items():
+            torch.testing.assert_close(ours.pack()[key], value, rtol=0, atol=1e-10, msg=key)
 
 
 @every_method

@@ -74,11 +74,12 @@ def train(
     optimiser: Optimiser | None = None,
     aggregation: Aggregation = PLAIN_MEANS,
     attack: ReplyAttack | None = None,
+    problem: Task | None = None,
 ) -> list[Trial]:
     """Play rounds with two seeds, which start from different models and have different cohorts in every round."""
     source, optimiser = source or client_data(), optimiser or sgd(momentum, source.dtype if source else torch.float64)
     trials = trials or [Trial(seed, method, params(source.dtype, seed), optimiser=optimiser) for seed in (0, 1)]
-    runner = ENGINES[engine](method, task(), source)
+    runner = ENGINES[engine](method, problem or task(), source)
     for r in rounds:
         chosen = [cohorts[(r + trial.seed) % len(cohorts)] for trial in trials]
         values = [source.sizes[list(who)].to(source.dtype) for who in chosen]

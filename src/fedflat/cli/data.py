@@ -179,6 +179,8 @@ def show_partition(
     """
     check_picture(out)
     data = load_dataset(dataset, cache)
+    if data.task != "classification":
+        raise UserError(None, dataset, f"has no classes to draw; its task is {data.task}")
     partition = default_partition(data) if partition == "auto" else partition
     kept = long_tail_rows(data.y.numpy(), long_tail, seed)
     labels, owner = data.y.numpy()[kept], None if data.owner is None else data.owner.numpy()[kept]

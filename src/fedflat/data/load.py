@@ -1,7 +1,7 @@
 """Load data sets by name: the built-in digits, prepared sets from the cache, and your own data.
 
-Your own data are folder:PATH and parquet:PATH, which are decoded once into the cache, and npz:PATH, which is read as
-it is.
+Your own data are folder:PATH and parquet:PATH, which are decoded once into the cache, and npz:PATH and text:PATH, which
+are read as they are.
 """
 
 from __future__ import annotations
@@ -34,12 +34,13 @@ from fedflat.data.prepared import (
     write_prepared,
 )
 from fedflat.data.published_formats import check_npz_sizes
+from fedflat.data.text import SEQUENCE_LENGTH, load_sklearn_text, load_text
 from fedflat.errors import UserError, mention, near_miss
 from fedflat.own_code import explain_own_errors, is_own_code, load_own_code, short_own_code, split_own_code
 from fedflat.progress import download_bar
 
 _READERS: dict[str, Callable[[Path], RawDataset]] = {"folder": read_image_folder, "parquet": read_parquet}
-OWN_KINDS = (*_READERS, "npz")
+OWN_KINDS = (*_READERS, "npz", "text")
 DIGITS_MEAN, DIGITS_STD = 0.305434, 0.375957  # of the training pixels
 
 
@@ -48,19 +49,31 @@ def is_own_data(name: str) -> bool:
     return ":" in name and name.split(":")[0] in OWN_KINDS
 
 
-def load_own_data(name: str, cache: Path | None, classes: int | None = None) -> Dataset:
-    """Return the data set KIND:PATH; `classes` is for npz files that do not say it, whose labels may then have gaps."""
+def load_own_data(
+    name: str, cache: Path | None, classes: int | None = None, sequence_length: int = SEQUENCE_LENGTH
+) -> Dataset:
+    """Return the data set KIND:PATH.
+
+    Args:
+        name: KIND:PATH.
+        cache: folder of prepared sets.
+        classes: for npz files that do not say it, whose labels may then have gaps.
+        sequence_length: tokens in a sample of text.
+    """
     kind, path = _split_name(name)
     if kind == "npz":
         return _read_npz(name, path, classes)
+    if kind == "text":
+        return load_text(path, sequence_length, name)
     return read_prepared(prepare_own_data(name, cache, progress=True))
 
 
 def prepare_own_data(name: str, cache: Path | None, progress: bool) -> Path:
     """Return the prepared file of KIND:PATH. It is written anew if a file below PATH has changed."""
     kind, root = _split_name(name)
-    if kind == "npz":
-        raise UserError(None, name, "an npz file needs no preparation, use " + mention("dataset", name))
+    if kind in ("npz", "text"):
+        what = "an npz file" if kind == "npz" else "text"
+        raise UserError(None, name, f"{what} needs no preparation, use {mention('dataset', name)}")
     path = cache_folder(cache) / f"{kind}-{hashlib.sha256(str(root).encode()).hexdigest()[:16]}.safetensors"
     fingerprint = _fingerprint(name, root)
     if not _is_current(path, fingerprint):
@@ -173,25 +186,28 @@ def _moments(x: Tensor) -> tuple[ChannelMoments, ChannelMoments]:
     return channel_moments(torch.stack(counts).numpy())
 
 
-def load_dataset(name: str, cache: Path | None = None) -> Dataset:
+def load_dataset(name: str, cache: Path | None = None, sequence_length: int = SEQUENCE_LENGTH) -> Dataset:
     """Return the data set called `name`.
 
     Args:
-        name: "digits", a data set of the catalogue that is prepared, folder:PATH, npz:PATH, parquet:PATH, or
-            PATH.py:FUNCTION.
+        name: "digits", "sklearn-text", a data set of the catalogue that is prepared, folder:PATH, npz:PATH,
+            parquet:PATH, text:PATH, or PATH.py:FUNCTION.
         cache: folder of prepared sets; FEDFLAT_CACHE or ~/.cache/fedflat unless given.
+        sequence_length: tokens in a sample of text.
 
     Raises:
         UserError: the data set is unknown, not prepared, or cannot be read.
     """
     if name == "digits":
         return _digits()
+    if name == "sklearn-text":
+        return load_sklearn_text(sequence_length)
     if is_own_data(name):
-        return load_own_data(name, cache)
+        return load_own_data(name, cache, sequence_length=sequence_length)
     if is_own_code(name):
         return _call_own_loader(name)
     if name not in DATASETS:
-        known = ["digits", *DATASETS, *(f"{kind}:PATH" for kind in OWN_KINDS), "FILE.py:FUNCTION"]
+        known = ["digits", "sklearn-text", *DATASETS, *(f"{kind}:PATH" for kind in OWN_KINDS), "FILE.py:FUNCTION"]
         hint = _path_hint(name) or near_miss(name, known)
         raise UserError("dataset", name, f"unknown data set{hint}; allowed: {', '.join(known)}")
     path = prepared_path(name, cache)
@@ -218,7 +234,7 @@ def _path_hint(name: str) -> str:
     """' (did you mean npz:tab.npz?)' where `name` is a path of data, else ''."""
     path = Path(name).expanduser()
     if path.is_dir():
-        kind = "parquet" if any(path.rglob("*.parquet")) else "folder"
+        kind = "parquet" if any(path.rglob("*.parquet")) else "text" if any(path.glob("*.txt")) else "folder"
     else:
         kind = "npz" if path.suffix == ".npz" else ""
     if path.suffix == ".py":
@@ -268,12 +284,17 @@ def list_datasets(cache: Path | None = None) -> list[CatalogueRow]:
     """Return a row for every known data set and for the user's own that are prepared in the cache folder."""
     paths = {name: prepared_path(name, cache) for name in DATASETS}
     own = [path for kind in OWN_KINDS for path in sorted(cache_folder(cache).glob(f"{kind}-*.safetensors"))]
-    digits = CatalogueRow("digits", True, 1437, 360, (1, 8, 8), 10, 0, None, "embedded")
     return [
-        digits,
+        CatalogueRow("digits", True, 1437, 360, (1, 8, 8), 10, 0, None, "embedded"),
+        _embedded_text_row(),
         *(_prepared_row(path) if path.exists() else _unprepared_row(name) for name, path in paths.items()),
         *map(_prepared_row, own),
     ]
+
+
+def _embedded_text_row() -> CatalogueRow:
+    text = load_sklearn_text()
+    return CatalogueRow(text.name, True, len(text.y), len(text.y_test), text.shape, text.classes, 0, None, "embedded")
 
 
 def _unprepared_row(name: str) -> CatalogueRow:

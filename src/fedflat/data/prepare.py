@@ -173,8 +173,8 @@ def prepare_dataset(name: str, source: Path | None = None, cache: Path | None = 
 
 def find_dataset(name: str) -> DatasetSpec:
     """Return the data set of the catalogue called `name`; UserError if there is none to prepare."""
-    if name == "digits":
-        problem = f"comes with the library, there is nothing to prepare; use {mention('dataset', 'digits')}"
+    if name in ("digits", "sklearn-text"):
+        problem = f"comes with the library, there is nothing to prepare; use {mention('dataset', name)}"
         raise UserError(None, name, problem)
     if name not in DATASETS:
         raise UserError(None, name, f"unknown data set{near_miss(name, DATASETS)}; allowed: {', '.join(DATASETS)}")

@@ -12,6 +12,7 @@ import json
 import logging
 import tempfile
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,7 @@ def client_samples(experiment: Experiment, node_config: NodeConfig, request: Tra
         pairs = zip(Augment(), stored["augment"].tolist(), strict=True)
         values: list[Any] = [type(default)(value) for default, value in pairs]
         return _dataset(unname_inputs(stored), stored["y"], Augment(*values), request)
-    dataset = _own_data(source, request) if own else _part_of_run(experiment, client)
+    dataset = _own_data(source, request, experiment) if own else _part_of_run(experiment, client)
     if path:
         path.parent.mkdir(parents=True, exist_ok=True)
         augment = torch.tensor([float(v) for v in dataset.augment])
@@ -101,9 +102,10 @@ def _part_of_run(experiment: Experiment, client: int) -> Dataset:
     return dataclasses.replace(dataset, x=map_samples(lambda t: t[rows], dataset.x), y=dataset.y[rows])
 
 
-def _own_data(source: str, request: TrainRequest) -> Dataset:
+def _own_data(source: str, request: TrainRequest, experiment: Experiment) -> Dataset:
     """Return a node's own data with the federation's labels; raise ReportedError if they do not fit."""
-    own = with_federation_labels(_explained(_load, source), source, request.names)
+    load = partial(_load, sequence_length=experiment.sequence_length)
+    own = with_federation_labels(_explained(load, source), source, request.names)
     if sample_kind(own) != request.samples:
         problem = f"samples are {sample_kind(own)}, the federation's are {request.samples}"
         raise ReportedError(None, "node-config data", problem)
@@ -113,9 +115,11 @@ def _own_data(source: str, request: TrainRequest) -> Dataset:
     return own
 
 
-def _load(source: str) -> Dataset:
+def _load(source: str, sequence_length: int) -> Dataset:
     """Return a node's data, whose labels may lack some of the federation's classes."""
-    return load_own_data(source, None, MAX_CLASSES) if is_own_data(source) else load_dataset(source)
+    if is_own_data(source):
+        return load_own_data(source, None, MAX_CLASSES, sequence_length)
+    return load_dataset(source, sequence_length=sequence_length)
 
 
 def _explained(load: Any, source: str) -> Any:

@@ -1,4 +1,4 @@
-"""The built-in models, by name.
+"""The built-in models, by name: MODELS take images, TEXT_MODELS take tokens.
 
 A model consists of `features`, which maps images [B, channels, height, width] to vectors [B, F], and `head`, which maps
 these to class scores [B, classes]: forward(x) = head(features(x)). Methods that treat the head apart (FedSOL, MOON,
@@ -18,7 +18,7 @@ from typing import Any
 from torch import nn
 
 from fedflat.errors import UserError, near_miss
-from fedflat.models import cnn, resnet, vit
+from fedflat.models import cnn, resnet, text, vit
 from fedflat.models.layers import Shape
 from fedflat.own_code import explain_own_errors, is_own_code, load_own_code, split_own_code
 
@@ -36,27 +36,32 @@ MODELS: dict[str, Callable[[Shape, int], nn.Module]] = {
     "mobilenetv2": cnn.mobilenetv2,
     "pfl-cnn": cnn.pfl_cnn,
 }
+TEXT_MODELS: dict[str, Callable[[Shape, int], nn.Module]] = {
+    "char-transformer": text.char_transformer,
+    "char-lstm": text.char_lstm,
+}
 
 
 def build_model(name: str, shape: Shape, classes: int) -> nn.Module:
     """Return a new model, with parameters drawn from torch's global random generator.
 
     Args:
-        name: a name of MODELS, such as "resnet18", or PATH.py:NAME: a module, or a class or function that makes one. It
-            is called with `shape` and `classes` if it has arguments of these names.
-        shape: channels, height and width of an image.
-        classes: the number of classes.
+        name: a name of MODELS or TEXT_MODELS, such as "resnet18", or PATH.py:NAME: a module, or a class or function
+            that makes one. It is called with `shape` and `classes` if it has arguments of these names.
+        shape: channels, height and width of an image; for text the number of tokens in a sample, 1, 1.
+        classes: the number of classes or tokens.
 
     Raises:
-        UserError: there is no model of this name, or it cannot take images of this shape.
+        UserError: there is no model of this name, or it cannot take samples of this shape.
     """
     if is_own_code(name):
         return _build_own_model(name, shape, classes)
-    if name not in MODELS:
-        known = ", ".join(MODELS)
-        hint = f" (did you mean {name}:CLASS?)" if name.endswith(".py") else near_miss(name, MODELS)
-        raise UserError("model", name, f"unknown model{hint}; the models are {known}, or one of yours, FILE.py:CLASS")
-    return MODELS[name](shape, classes)
+    known = MODELS | TEXT_MODELS
+    if name not in known:
+        hint = f" (did you mean {name}:CLASS?)" if name.endswith(".py") else near_miss(name, known)
+        listed = ", ".join(known)
+        raise UserError("model", name, f"unknown model{hint}; the models are {listed}, or one of yours, FILE.py:CLASS")
+    return known[name](shape, classes)
 
 
 def _build_own_model(name: str, shape: Shape, classes: int) -> nn.Module:

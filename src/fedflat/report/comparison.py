@@ -86,7 +86,7 @@ def _auto_values(dataset: str) -> RunSettings:
     """Return what `auto` stands for with a data set; nothing if the data are not on this machine."""
     try:
         data = load_dataset(dataset)
-        return {"partition": default_partition(data), "model": default_model(data.shape)}
+        return {"partition": default_partition(data), "model": default_model(data)}
     except (UserError, OSError, ValueError):
         return {}
 

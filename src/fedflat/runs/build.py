@@ -32,7 +32,7 @@ from fedflat.engine.processes import ProcessGroup
 from fedflat.engine.rounds import Engine, Trial
 from fedflat.errors import NOT_SHOWN, UserError, mention
 from fedflat.methods.differential_privacy import set_noise_key
-from fedflat.models import build_model
+from fedflat.models import TEXT_MODELS, build_model
 from fedflat.models.adapt import adapt_layers, load_weights
 from fedflat.own_code import is_own_code
 from fedflat.runs.experiment import Experiment
@@ -108,7 +108,7 @@ def build_run(
     starts = [task.flatten(dict(model.named_parameters())).detach().to(device) for model in models]
     _check_optimiser(experiment, starts[0])
     given = not isinstance(experiment.model, str) or is_own_code(experiment.model)
-    if len(client_data.y) and (given or task_class is not Task):
+    if len(client_data.y) and (given or task_class is not Task or experiment.model in TEXT_MODELS):
         two = client_data.samples(torch.tensor([0, len(client_data.y) - 1]))  # of a single sample, twice the same
         check_model_output(task, starts[0], two, dataset.classes)
     return BuiltRun(dataset, client_rows, client_data, task, starts, participation)
@@ -191,7 +191,10 @@ def load_run_dataset(experiment: Experiment) -> Dataset:
     """Return the data set of an experiment, with part of its training samples as test set if `validation` is set."""
     experiment.check_named("give the object itself: fedflat.Experiment(dataset=..., model=...)")
     given = experiment.dataset
-    return hold_out(given if isinstance(given, Dataset) else load_dataset(given), experiment.validation)
+    return hold_out(
+        given if isinstance(given, Dataset) else load_dataset(given, sequence_length=experiment.sequence_length),
+        experiment.validation,
+    )
 
 
 def choose_device(name: str) -> torch.device:
@@ -267,7 +270,7 @@ def _new_model(experiment: Experiment, dataset: Dataset) -> nn.Module:
     """Return the model as the option `model` gives it; torch's BatchNorm and dropout in it become ours."""
     model = experiment.model
     if isinstance(model, str):
-        name = default_model(dataset.shape) if model == "auto" else model
+        name = default_model(dataset) if model == "auto" else model
         model = build_model(name, dataset.shape, dataset.classes)
     model, replaced = adapt_layers(model if isinstance(model, nn.Module) else model())
     check_model(model)
@@ -282,8 +285,11 @@ def _say_once(text: str) -> None:
     print(text, file=sys.stderr)
 
 
-def default_model(shape: tuple[int, int, int]) -> str:
-    """Return the name of the model that `auto` means for samples of this shape (channels, height, width)."""
+def default_model(dataset: Dataset) -> str:
+    """Return the name of the model that `auto` means for this data set."""
+    if dataset.task == "next-token":
+        return "char-transformer"
+    shape = dataset.shape
     if shape[1] == 1 or shape[2] == 1:
         return "mlp"
     return "fedavg-cnn" if min(shape[1:]) >= 28 else "digits-cnn"

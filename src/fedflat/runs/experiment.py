@@ -15,6 +15,7 @@ from fedflat.core.optimiser import InRoundSchedule, Optimiser, OptimiserName
 from fedflat.core.state import send_to_device
 from fedflat.core.tasks import find_task
 from fedflat.data.dataset import Dataset
+from fedflat.data.text import SEQUENCE_LENGTH
 from fedflat.engine.aggregation import Aggregation, parse_aggregation
 from fedflat.engine.attacks import REPLY_ATTACKS
 from fedflat.errors import NOT_SHOWN, UserError, mention, near_miss
@@ -34,7 +35,10 @@ class Setting:
     """How a method is trained; a comparison trains every method with the same setting."""
 
     dataset: Any = "digits"
-    """Data set: digits, a prepared one (fedflat data list), folder:PATH, npz:PATH, parquet:PATH or FILE.py:FUNCTION."""
+    """Data set: digits, a prepared one (fedflat data list), folder:PATH, npz:PATH, parquet:PATH, text:PATH (a file
+    for each client), sklearn-text or FILE.py:FUNCTION."""
+    sequence_length: Annotated[int, Range(1, 1_000_000)] = SEQUENCE_LENGTH
+    """Tokens (bytes) in a sample of text:PATH and sklearn-text."""
     model: Any = "auto"
     """Architecture (docs/models.md), auto for the one that suits the data set, or FILE.py:CLASS."""
     task: Any = "auto"
