@@ -7,8 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedflat.data.batches import ClientBatches
+from fedflat.data.batches import ClientBatches, RoundCohort
 from fedflat.data.dataset import Dataset
+from fedflat.data.plan_ahead import PlannedAhead
 
 
 def client_data(sizes, batch=4, epochs=2):
@@ -72,3 +73,43 @@ def test_the_test_set_is_mixed_and_every_sample_keeps_its_label():
     assert torch.equal(batch.y, y[rows])
     assert batch.mask.all()
     assert min(len(part.unique()) for part in batch.y.split(40)) >= 8, "of ten classes"
+
+
+def same_plan(a, b):
+    """The words of padding may differ: nothing uses them."""
+    return torch.equal(a.mask, b.mask) and torch.equal(a.rows, b.rows) and torch.equal(a.key[a.mask], b.key[b.mask])
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.data())
+def test_plans_made_ahead_are_those_made_one_by_one(data):
+    """For any cohorts, also rounds without clients, some that were not foreseen, and several exchanges."""
+    source = client_data([7, 12, 3, 9, 1])
+    cohort = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4)), unique=True, max_size=4)
+    rounds = data.draw(st.lists(cohort, min_size=1, max_size=8))
+    foreseen = data.draw(st.lists(st.booleans(), min_size=len(rounds), max_size=len(rounds)))
+
+    def coming(round):
+        if round >= len(rounds):
+            return None
+        items = rounds[round] if foreseen[round] else [(9, 0)]
+        return RoundCohort(round, tuple(seed for seed, _ in items), tuple(client for _, client in items))
+
+    ahead = PlannedAhead(source, coming, rounds=data.draw(st.integers(1, 5)))
+    for round, items in enumerate(rounds):
+        for exchange in range(2 if items else 0):
+            asked = [seed for seed, _ in items], round, [client for _, client in items], exchange
+            assert same_plan(ahead.plan(*asked), source.plan(*asked))
+
+
+def test_rounds_are_planned_together_as_long_as_they_are_few(monkeypatch):
+    source, planned = client_data([8, 8]), []
+    make = source.plan_rounds
+    source.plan_rounds = lambda cohorts, exchange: planned.append([c.round for c in cohorts]) or make(cohorts, exchange)
+    ahead = PlannedAhead(source, lambda round: RoundCohort(round, (0,), (1,)) if round < 7 else None, rounds=4)
+    for round in range(7):
+        ahead.plan([0], round, [1], 0)
+    assert planned == [[0, 1, 2, 3], [4, 5, 6]]
+    monkeypatch.setattr("fedflat.data.plan_ahead.MOST_SAMPLES", 2 * 4 * 4)  # two plans of four batches of four
+    ahead.plan([0], 0, [1], 0)
+    assert planned[-1] == [0, 1]

@@ -66,11 +66,13 @@ def hash_words(key: Word, *words: Word) -> Tensor:
         An int64 tensor whose shape is that of `key` and `words` broadcast. Python integers are mixed in Python, so that
         they cost no transfer to a GPU; integers alone give a scalar tensor on the CPU.
     """
-    h = key if isinstance(key, Tensor) else torch.tensor(_signed(key))
+    h = key
     for word in words:
         mixed = mix_bits(word ^ _MIX2) if isinstance(word, Tensor) else _signed(_mix(word ^ _MIX2))
-        h = mix_bits((h + _GOLDEN) ^ mixed)
-    return h
+        moved = h + _GOLDEN if isinstance(h, Tensor) else _signed(h + _GOLDEN)
+        joined = moved ^ mixed
+        h = mix_bits(joined) if isinstance(joined, Tensor) else _mix(joined)
+    return h if isinstance(h, Tensor) else torch.tensor(_signed(h))
 
 
 def uniform_from(key: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate, chain
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -30,6 +31,18 @@ class BatchPlan(NamedTuple):
     rows: Tensor
     mask: Tensor
     key: Tensor
+
+
+class RoundCohort(NamedTuple):
+    """The clients that train in a round: client `clients[i]` in the trial with the seed `seeds[i]`."""
+
+    round: int
+    seeds: Sequence[int]
+    clients: Sequence[int]
+
+    def items(self) -> list[tuple[int, int, int]]:
+        """Return (seed, round, client) for each client."""
+        return [(seed, self.round, client) for seed, client in zip(self.seeds, self.clients, strict=True)]
 
 
 class BatchSource(Protocol):
@@ -115,17 +128,31 @@ class ClientBatches:
             clients: positions of the clients in `parts`.
             exchange: number of the exchange within the round, for methods that train several times in a round.
         """
-        lengths = self.lengths(seeds, round, clients, exchange)
+        return self.plan_rounds([RoundCohort(round, seeds, clients)], exchange)[0]
+
+    def plan_rounds(self, cohorts: Sequence[RoundCohort], exchange: int = 0) -> list[BatchPlan]:
+        """Return the plan of each cohort, made together: on a GPU that takes hardly longer than one plan."""
+        lengths = [self.lengths(seeds, round, clients, exchange) for round, seeds, clients in cohorts]
+        items = [item for cohort in cohorts for item in cohort.items()]
+        plan = self._plan_items(items, list(chain.from_iterable(lengths)), exchange)
+        ends = list(accumulate(map(len, lengths)))
+        parts = zip([0, *ends], ends, lengths, strict=False)
+        return [BatchPlan(*(t[first:end, : max(steps)] for t in plan)) for first, end, steps in parts]
+
+    def _plan_items(self, items: list[tuple[int, int, int]], lengths: list[int], exchange: int) -> BatchPlan:
+        """Plan items (seed, round, client) with these numbers of steps, padded to the longest."""
+        clients = [client for _, _, client in items]
         epochs = [-(-n // self.steps_per_epoch(client)) for n, client in zip(lengths, clients, strict=True)]
-        columns = [list(seeds), list(clients), lengths, epochs]
-        seed, ids, steps, count = send_to_device(columns, self.sizes.device)
-        # One row for each epoch of each client: row `first[k] + e` is epoch e of client k in this exchange.
+        columns = [*zip(*items, strict=True), lengths, epochs]
+        seed, round, ids, steps, count = send_to_device([list(c) for c in columns], self.sizes.device)
+        # One row for each epoch of each item: row `first[k] + e` is epoch e of item k in this exchange.
         first, owner = (
             count.cumsum(0) - count,
             torch.arange(len(ids), device=ids.device).repeat_interleave(count, output_size=sum(epochs)),
         )
         epoch = torch.arange(len(owner), device=ids.device) - first[owner] + exchange * count[owner]
-        words = hash_words(seed[owner], purpose_key("sample"), round, self._client_numbers[ids[owner]], epoch)
+        start = hash_words(seed, purpose_key("sample"), round, self._client_numbers[ids])
+        words = hash_words(start[owner], epoch)
         position = torch.arange(max(self.counts[client] for client in clients), device=ids.device)
         keys = hash_words(words[:, None], position)
         padding_last = torch.where(position < self.sizes[ids[owner], None], keys, torch.iinfo(torch.int64).max)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,12 +17,12 @@ from fedflat.core.model_check import check_model, check_model_output
 from fedflat.core.task import Task
 from fedflat.core.tasks import find_task
 from fedflat.data.arrays import input_tensors
-from fedflat.data.batches import ClientBatches
+from fedflat.data.batches import ClientBatches, RoundCohort
 from fedflat.data.client_files import read_availability, read_client_settings
 from fedflat.data.dataset import Augment, Dataset, default_partition, hold_out
 from fedflat.data.load import load_dataset
 from fedflat.data.partition import long_tail_rows, partition_rows
-from fedflat.engine import ENGINES
+from fedflat.data.plan_ahead import PlannedAhead
 from fedflat.engine.aggregation import check_cohort_suffices
 from fedflat.engine.attacks import REPLY_ATTACKS, ReplyAttack, choose_attackers, flip_labels
 from fedflat.engine.batched import Batched
@@ -30,6 +30,7 @@ from fedflat.engine.memory import choose_state_device, estimate_memory, free_gpu
 from fedflat.engine.participation import LocalWork, Participation, cohort_size
 from fedflat.engine.processes import ProcessGroup
 from fedflat.engine.rounds import Engine, Trial
+from fedflat.engine.sequential import Sequential
 from fedflat.errors import NOT_SHOWN, UserError, mention
 from fedflat.methods.differential_privacy import set_noise_key
 from fedflat.models import TEXT_MODELS, build_model
@@ -320,10 +321,20 @@ def build_engine(
         from fedflat.engine.distributed import Distributed
 
         return Distributed(experiment.method, built.task, built.client_data, processes)
-    name = choose_engine(experiment, built.task, built.client_data.y.device)
-    if lane_fields and name == "batched":
-        return Batched(experiment.method, built.task, built.client_data, lane_fields=lane_fields)
-    return ENGINES[name](experiment.method, built.task, built.client_data)
+    device = built.client_data.y.device
+    if choose_engine(experiment, built.task, device) == "sequential":
+        return Sequential(experiment.method, built.task, built.client_data)
+    planned = PlannedAhead(built.client_data, partial(coming_cohort, experiment, built))
+    source = planned if device.type == "cuda" else built.client_data
+    return Batched(experiment.method, built.task, source, lane_fields=lane_fields)
+
+
+def coming_cohort(experiment: Experiment, built: BuiltRun, round: int) -> RoundCohort | None:
+    """Return the clients of all seeds that reply in a round; None after the last round."""
+    if round >= experiment.rounds:
+        return None
+    items = [(seed, client) for seed in experiment.seeds for client in built.participation.replying(seed, round)]
+    return RoundCohort(round, tuple(seed for seed, _ in items), tuple(client for _, client in items))
 
 
 def client_state_device(
