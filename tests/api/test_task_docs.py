@@ -68,8 +68,9 @@ def test_a_regression_has_a_folder_a_table_and_a_report(
     assert "Mse on the test set" in page
     with pytest.raises(ff.UserError, match="this task has no accuracy"):
         fast.accuracy  # noqa: B018
-    with pytest.raises(ff.UserError, match="its task is regression; the clients' label mixes need classes"):
-        ff.personalise(tmp_path / "fast", experiment=experiment(numbers, lr=0.05))
+    (row,) = ff.personalise(tmp_path / "fast", [0], alone=False, experiment=experiment(numbers, lr=0.05))
+    assert (row.metric, row.tested_on) == ("mse", "the whole test set")
+    assert row.accuracy == pytest.approx(fast.final)
 
 
 def test_a_sweep_ranks_lower_as_better(numbers: ff.Dataset) -> None:

@@ -45,11 +45,71 @@ def test_a_regression_on_named_columns(tmp_path: Path, suffix: str) -> None:
     assert (data.x[:, 2:].sum(1) == 1).all()
 
 
+def test_scales_and_words_come_from_the_training_rows(tmp_path: Path) -> None:
+    split = ["train"] * 40 + ["Test"] * 10
+    area, city = [*range(40), *[1e6] * 10], ["Bonn", "Ulm"] * 20 + ["Oslo"] * 10
+    path = write(tmp_path / "houses.csv", area=area, city=city, price=[*range(40), *[1e6] * 10], fold=split)
+    used = {"target": "price", "features": "area,city", "test_split": "fold", "task": "regression"}
+    data = ff.load_table(path, **used)
+    assert data.x.shape == (40, 3)
+    assert (data.x_test[:, 1:] == 0).all()  # a city that no training row has
+    scaled = (1e6 - np.arange(40).mean()) / np.arange(40).std()
+    assert data.x_test[:, 0].tolist() == pytest.approx([scaled] * 10)
+    assert data.y_test.tolist() == pytest.approx([scaled] * 10)
+    assert ff.load_table(path, **used, target_scale="none").y[:3].tolist() == [0.0, 1.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("target", "task", "found", "shape"),
+    [
+        ("rooms", "auto", "classification", (40,)),
+        ("rooms", "regression", "regression", (40,)),
+        (["area", "price"], "auto", "regression", (40, 2)),
+        (["garden", "lift"], "auto", "multilabel", (40, 2)),
+        ("garden", "multilabel", "multilabel", (40, 1)),
+        ("sold", "classification", "classification", (40,)),
+    ],
+)
+def test_targets_of_every_task(tmp_path: Path, target: object, task: str, found: str, shape: tuple[int, ...]) -> None:
+    path = write(tmp_path / "houses.parquet", garden=[0, 1] * 25, lift=[True, False] * 25)
+    data = ff.load_table(path, target, "area" if "area" not in target else "rooms", task=task)
+    assert (data.task, tuple(data.y.shape)) == (found, shape)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"target": "number"}, "column 'number' has 150 different whole numbers; say task=\"regression\" or class"),
+        ({"target": "city", "task": "regression"}, "column 'city' has no numbers, which regression needs"),
+        ({"target": "area", "task": "classification"}, "column 'area' has no classes"),
+        ({"target": "number", "task": "multilabel"}, "column 'number' has no 0 and 1"),
+        ({"target": "number", "task": "next-token"}, "needs tokens, which .* does not have"),
+        ({"target": ["city", "number"], "task": "classification"}, "predicts one column, 2 are given"),
+        ({"target": "area", "features": ["area"]}, "'area' cannot be a feature and target"),
+        ({"target": "area", "test_split": "city"}, "leaves 150 training and 0 test rows"),
+        ({"target": ["area", "city", "number"]}, "no column left from which to predict 'area'"),
+    ],
+)
+def test_columns_that_do_not_fit(tmp_path: Path, arguments: dict, message: str) -> None:
+    lines = [f"{n / 7},{n},{'Bonn' if n % 2 else 'Ulm'}" for n in range(150)]
+    (tmp_path / "t.csv").write_text("\n".join(["area,number,city", *lines]))
+    with pytest.raises(ff.UserError, match=message):
+        ff.load_table(tmp_path / "t.csv", **arguments)
+
+
+def test_empty_cells_are_missing_values_also_of_words(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("a,b\n1,x\n2,\n3,y\n")
+    with pytest.raises(ff.UserError, match=r"column 'b' has no value in row 2; fill it"):
+        ff.load_table(tmp_path / "t.csv", "a", task="regression", test_split=0.34)
+
+
 def test_words_are_classes_and_a_column_names_the_clients(tmp_path: Path) -> None:
     data = ff.load_table(write(tmp_path / "houses.csv"), "sold", client="agent")
     assert (data.task, data.classes) == ("classification", 2)
     assert data.owner is not None
     assert set(data.owner.tolist()) == {0, 1, 2}
+    assert data.test_owner is not None
+    assert len(data.test_owner) == len(data.y_test)
     assert data.x.shape[1] == 2 + 3 + 1  # area, rooms, three cities, price
     result = ff.run(ff.Experiment(dataset=data, rounds=1, cohort=2))
     assert result.clients == 3
@@ -75,5 +135,5 @@ def test_files_that_cannot_be_used(tmp_path: Path) -> None:
         ff.load_table(tmp_path / "houses.xlsx", "price")
     with pytest.raises(ff.UserError, match=r"houses\.csv"):
         ff.load_table(tmp_path / "houses.csv", "price")
-    with pytest.raises(ff.UserError, match=r"test_share=1\.5: must be between 0 and 1"):
-        ff.load_table(write(tmp_path / "houses.csv"), "price", test_share=1.5)
+    with pytest.raises(ff.UserError, match=r"test_split=1\.5: must be a share between 0 and 1"):
+        ff.load_table(write(tmp_path / "houses.csv"), "price", test_split=1.5)

@@ -218,7 +218,16 @@ def parse_flags(
         values = {f.name: getattr(method, f.name) for f in dataclasses.fields(method)}
         fields.insert(0, ("method", outer, outer(**values)))
     options = dataclasses.make_dataclass("Options", fields, frozen=True)
-    return parse_options(options, flags, prog, options(), about)
+    return parse_options(options, _with_target_column(flags), prog, options(), about)
+
+
+def _with_target_column(flags: Sequence[str]) -> list[str]:
+    """Return flags with --target-column for --target where a word follows: --target 0.9 is an accuracy to reach."""
+    words = list(flags)
+    for n, (word, value) in enumerate(pairwise(flags)):
+        if word == "--target" and not value.startswith("-") and isinstance(parse_words(float, [value]), str):
+            words[n] = "--target-column"
+    return words
 
 
 def _without_inner_flags(cls: type[Method]) -> Any:

@@ -20,6 +20,7 @@ from fedflat.data.load import CatalogueRow, list_datasets, load_dataset
 from fedflat.data.partition import class_counts, describe_partition, long_tail_rows, partition_rows
 from fedflat.data.prepare import prepare_dataset
 from fedflat.data.prepared import cache_folder
+from fedflat.data.tables import TableColumns
 from fedflat.errors import UserError
 from fedflat.options import Count, Index, NonNegative, Range
 
@@ -163,6 +164,7 @@ def show_partition(
     out: Path,
     cache: Path | None = None,
     long_tail: float = 1.0,
+    columns: TableColumns | None = None,
 ) -> None:
     """Draw how a partition distributes the classes over the clients, and print each client's size and classes.
 
@@ -176,9 +178,10 @@ def show_partition(
         out: the PNG file to write.
         cache: folder of prepared sets; FEDFLAT_CACHE or ~/.cache/fedflat unless given.
         long_tail: share of its training samples that the last class keeps.
+        columns: which columns of table:FILE are used.
     """
     check_picture(out)
-    data = load_dataset(dataset, cache)
+    data = load_dataset(dataset, cache, columns=columns)
     if data.task != "classification":
         raise UserError(None, dataset, f"has no classes to draw; its task is {data.task}")
     partition = default_partition(data) if partition == "auto" else partition
@@ -225,6 +228,10 @@ class ShowOptions(ListOptions):
     """Share of its training samples that the last class keeps; classes before it keep more, the first all. 1: all."""
     partition_seed: Index = 0
     """Seed of the partition."""
+    target_column: tuple[str, ...] = ()
+    """Column of table:FILE with the classes."""
+    client_column: str = ""
+    """Column of table:FILE that names each row's client."""
     out: Path = Path("partition.png")
     """The picture to write."""
 
@@ -250,4 +257,6 @@ def show_data(words: list[str]) -> None:
     if len(names) > 1:
         raise UserError(None, " ".join(["data show", *names]), "name one data set")
     name = names[0] if names else "digits"
-    show_partition(name, o.partition, o.clients, o.alpha, o.shards, o.partition_seed, o.out, o.cache, o.long_tail)
+    columns = TableColumns(o.target_column, client=o.client_column, task="auto")
+    options = (o.partition, o.clients, o.alpha, o.shards, o.partition_seed, o.out, o.cache, o.long_tail)
+    show_partition(name, *options, columns)

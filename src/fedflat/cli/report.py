@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Annotated, Literal
 from fedflat.cli.arguments import parse_options, split_positionals
 from fedflat.cli.catalogue import print_table
 from fedflat.cli.outputs import check_file
-from fedflat.errors import UserError
+from fedflat.errors import NOT_SHOWN, UserError
 from fedflat.options import Fraction, Range
 from fedflat.runs.result import CostToReach, bytes_per_round, cost_to_reach
 
@@ -106,6 +107,10 @@ def reach_command(words: list[str]) -> None:
         raise UserError(None, "reach", "; ".join(["name the folders of complete runs, FedAvg's first", *problems]))
     name, (first, cohort) = next(iter(finished.items()))
     target = first.last10 if options.target is None else options.target
+    if not math.isfinite(target):
+        raise UserError(
+            "target", NOT_SHOWN, f"{name} diverged and reached no {first.metric}; say what is to be reached"
+        )
     total = bytes_per_round(first, cohort) * first.rounds
     rows = [
         [run, *_reach_cells(cost_to_reach(result, cohort, target), total)] for run, (result, cohort) in finished.items()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -28,6 +29,15 @@ class MainMetric(NamedTuple):
     def form(self) -> str:
         """The format of a value in tables."""
         return ".2%" if self.is_share else ".4g"
+
+    @property
+    def worst(self) -> float:
+        """What stands for a value that is not finite: infinity with the sign of a worse value."""
+        return -math.inf if self.higher_is_better else math.inf
+
+    def text(self, value: float) -> str:
+        """Return a value as tables show it, a dash if it is not finite."""
+        return f"{value:{self.form}}" if math.isfinite(value) else "–"
 
     def score(self, value: float) -> float:
         """Return a number that is larger for a better value."""

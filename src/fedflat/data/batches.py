@@ -205,6 +205,18 @@ class ClientBatches:
         order = hash_words(purpose_key("test"), torch.arange(len(data.y_test))).argsort(stable=True)
         return self._normalised(map_samples(lambda t: t[order].to(device), data.x_test), data.y_test[order].to(device))
 
+    def test_samples(self, rows: Tensor) -> Batch:
+        """Return some test samples, normalised.
+
+        Args:
+            rows: row numbers in the test set.
+        """
+        data, device = self.dataset, self.y.device
+        picked = rows.to(data.y_test.device)
+        return self._normalised(
+            map_samples(lambda t: t[picked].to(device), data.x_test), data.y_test[picked].to(device)
+        )
+
     def _normalised(self, x: Samples, y: Tensor) -> Batch:
         mean, std = self.dataset.mean, self.dataset.std
         x = map_samples(lambda t: normalise(t, mean, std, self.dtype), x)

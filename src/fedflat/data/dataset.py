@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -58,6 +58,8 @@ class Dataset:
         owner: the client of each training sample, int64 [n], numbered from 0; -1 for samples of no client. None if
             the data do not name clients. The partition "natural" uses it.
         fingerprint: a checksum of what was read from files; "" for data of Python, whose checksum is in their name.
+        test_owner: the client of each test sample, numbered as in `owner`; -1 for samples of no client. None if clients
+            have no test samples of their own.
     """
 
     name: str
@@ -71,6 +73,7 @@ class Dataset:
     augment: Augment = field(default_factory=Augment)
     owner: Tensor | None = None
     fingerprint: str = ""
+    test_owner: Tensor | None = None
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -102,6 +105,7 @@ class Dataset:
         mean: float | Sequence[float] = 0.0,
         std: float | Sequence[float] = 1.0,
         augment: Augment | None = None,
+        test_clients: Sequence[Sequence[int]] | None = None,
     ) -> Dataset:
         """Return a data set made of arrays. Images are divided by 255, and normalised if `mean` and `std` are given.
 
@@ -120,13 +124,17 @@ class Dataset:
             mean: subtracted from the samples (images: after scaling to [0, 1]); one number, or one per channel.
             std: divides the samples after that; more than 0, as many numbers as `mean`.
             augment: random changes of the training images, none unless given.
+            test_clients: for each client of `clients`, the row numbers of its test samples, which may be none. None:
+                clients have no test samples of their own.
 
         Raises:
             UserError: an array is of another kind, or the arrays do not fit together.
         """
         tensors = check_arrays("data", x, y, x_test, y_test)
         owner = owners_from_clients(clients, len(tensors.y))
-        dataset = cls(name, *tensors, count_outputs("data", tensors, classes), owner=owner)
+        test_owner = _test_owners(clients, test_clients, len(tensors.y_test))
+        outputs = count_outputs("data", tensors, classes)
+        dataset = cls(name, *tensors, outputs, owner=owner, test_owner=test_owner)
         means, stds = (tuple(np.atleast_1d(np.asarray(v, float)).tolist()) for v in (mean, std))
         _check_normalisation(dataset, means, stds)
         return replace(dataset, mean=means, std=stds, augment=_check_augment(dataset, augment or Augment()))
@@ -158,35 +166,60 @@ def default_partition(dataset: Dataset) -> str:
     return "dirichlet" if dataset.task == "classification" else "iid"
 
 
-def owners_from_clients(clients: Sequence[Sequence[int]] | None, samples: int) -> Tensor | None:
-    """Return the client of each sample, -1 if it has none, from the row numbers of each client."""
+def owners_from_clients(
+    clients: Sequence[Sequence[int]] | None, samples: int, argument: str = "clients"
+) -> Tensor | None:
+    """Return the client of each sample, -1 if it has none, from the row numbers of each client.
+
+    Args:
+        clients: for each client, its row numbers; None for None.
+        samples: the number of samples.
+        argument: what messages begin with; only with "clients" every client must have a row.
+    """
     if clients is None:
         return None
     row_lists = list(clients) if isinstance(clients, Iterable) and not isinstance(clients, Mapping | str) else []
     if not row_lists:
-        raise UserError(None, "clients", "give a list that has, for each client, the list of its row numbers")
+        raise UserError(None, argument, "give a list that has, for each client, the list of its row numbers")
     owner = np.full(samples, -1, dtype=np.int64)
     for client, values in enumerate(row_lists):
-        rows = _check_rows(client, values, samples)
+        rows = _check_rows(argument, client, values, samples)
         if len(np.unique(rows)) < len(rows) or (owner[rows] >= 0).any():
-            raise UserError(
-                None, "clients", f"a row of client {client} is given twice; every row belongs to one client"
-            )
+            raise UserError(None, argument, f"a row of client {client} is given twice; every row belongs to one client")
         owner[rows] = client
     return torch.from_numpy(owner)
 
 
-def _check_rows(client: int, values: Any, samples: int) -> np.ndarray:
-    """Return the row numbers of one client; raise UserError if there are none or they cannot be row numbers."""
-    rows = as_array("clients", f"client {client}", values)
+def _check_rows(argument: str, client: int, values: Any, samples: int) -> np.ndarray:
+    """Return the row numbers of one client; raise UserError if they cannot be row numbers."""
+    rows = as_array(argument, f"client {client}", values)
     if rows.ndim == 1 and not rows.size:
-        raise UserError(None, "clients", f"client {client} has no data; give each client a list of row numbers")
+        if argument == "clients":
+            raise UserError(None, argument, f"client {client} has no data; give each client a list of row numbers")
+        return rows.astype(np.int64)
     if rows.dtype.kind not in "iu" or rows.ndim != 1:
         advice = "give each client a list of row numbers (np.flatnonzero makes one of a mask)"
-        raise UserError(None, "clients", f"client {client} is {rows.dtype} {list(rows.shape)}; {advice}")
+        raise UserError(None, argument, f"client {client} is {rows.dtype} {list(rows.shape)}; {advice}")
     if outside := rows[(rows < 0) | (rows >= samples)].tolist():
-        raise UserError(None, "clients", f"client {client} has row {outside[0]}; rows are 0 to {samples - 1}")
+        raise UserError(None, argument, f"client {client} has row {outside[0]}; rows are 0 to {samples - 1}")
     return rows
+
+
+def _test_owners(clients: Any, test_clients: Any, samples: int) -> Tensor | None:
+    """Return the client of each test sample; raise UserError if `test_clients` does not go with `clients`."""
+    if test_clients is None:
+        return None
+    if clients is None or len(clients) != len(test_clients):
+        known = "no clients" if clients is None else f"{len(clients)} clients"
+        raise UserError(None, "test_clients", f"has {len(test_clients)} lists for {known}; give one for each client")
+    return owners_from_clients(test_clients, samples, "test_clients")
+
+
+def dataset_tensors(dataset: Dataset) -> dict[str, Tensor]:
+    """Return the tensors of a data set by name, for a checksum; several inputs are x.0, x.1 and so on."""
+    tensors = {f.name: value for f in fields(dataset) if isinstance(value := getattr(dataset, f.name), Tensor)}
+    several = {name: x for name in ("x", "x_test") if not isinstance(x := getattr(dataset, name), Tensor)}
+    return tensors | {f"{name}.{n}": t for name, x in several.items() for n, t in enumerate(input_tensors(x))}
 
 
 def hold_out(dataset: Dataset, share: float) -> Dataset:
@@ -209,14 +242,15 @@ def hold_out(dataset: Dataset, share: float) -> Dataset:
         problem = f"would hold out {count} of {len(dataset.y)} samples; hold out some, not all"
         raise UserError("validation", share, problem)
     held, kept = order[:count].sort().values, order[count:].sort().values
-    owner = None if dataset.owner is None else _renumber_clients(dataset.owner[kept])
+    owners = (None, None) if dataset.owner is None else _renumber_clients(dataset.owner, kept, held)
     (x, y), (x_test, y_test) = ((map_samples(lambda t: t[rows], dataset.x), dataset.y[rows]) for rows in (kept, held))
-    return replace(dataset, x=x, y=y, x_test=x_test, y_test=y_test, owner=owner)
+    return replace(dataset, x=x, y=y, x_test=x_test, y_test=y_test, owner=owners[0], test_owner=owners[1])
 
 
-def _renumber_clients(owner: Tensor) -> Tensor:
-    """Number the clients that still have samples 0, 1, …; -1 stays for samples of no client."""
-    owned = owner >= 0
-    numbers = torch.full_like(owner, -1)
-    numbers[owned] = owner[owned].unique(return_inverse=True)[1]
-    return numbers
+def _renumber_clients(owner: Tensor, kept: Tensor, held: Tensor) -> tuple[Tensor, Tensor]:
+    """Number the clients of kept rows 0, 1, …; returns those of kept and of held rows, -1 for samples of no client."""
+    left = owner[kept].unique()
+    left = left[left >= 0]
+    numbers = torch.full((int(owner.max()) + 2,), -1)  # the last place is that of -1
+    numbers[left] = torch.arange(len(left))
+    return numbers[owner[kept]], numbers[owner[held]]

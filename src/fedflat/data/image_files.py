@@ -210,9 +210,22 @@ def _read_clients(root: Path, files: list[Path]) -> np.ndarray | None:
     return number_clients([clients[name] for name in names])
 
 
-def number_clients(clients: Sequence[object]) -> np.ndarray:
+def number_clients(clients: Sequence[object] | np.ndarray) -> np.ndarray:
     """Number clients from 0 in the order of their sorted names; returns the number of each entry, int64."""
     return np.unique(np.asarray(clients), return_inverse=True)[1].astype(np.int64)
+
+
+def number_test_clients(
+    test_clients: Sequence[object] | np.ndarray, clients: Sequence[object] | np.ndarray
+) -> np.ndarray:
+    """Return the number of each entry of `test_clients` among `clients`, as `number_clients` numbers them; -1 if none.
+
+    Args:
+        test_clients: the client of each test sample.
+        clients: the client of each training sample.
+    """
+    numbers = dict(zip(np.asarray(clients).tolist(), number_clients(clients).tolist(), strict=True))
+    return np.array([numbers.get(name, -1) for name in np.asarray(test_clients).tolist()], dtype=np.int64)
 
 
 def read_landmarks(root: Path, size: int) -> RawDataset:

@@ -1,14 +1,16 @@
 """Load data sets by name: the built-in digits, prepared sets from the cache, and your own data.
 
-Your own data are folder:PATH and parquet:PATH, which are decoded once into the cache, and npz:PATH and text:PATH, which
-are read as they are.
+Your own data are folder:PATH and parquet:PATH, which are decoded once into the cache, and npz:FILE, table:FILE and
+text:PATH, which are read as they are.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 from zipfile import is_zipfile
@@ -20,8 +22,15 @@ from torch import Tensor
 from fedflat.core.state import checksum
 from fedflat.data.arrays import check_arrays, count_outputs, input_tensors
 from fedflat.data.catalogue import DATASETS
-from fedflat.data.dataset import Dataset
-from fedflat.data.image_files import check_regular, explain_read_errors, number_clients, read_image_folder, read_parquet
+from fedflat.data.dataset import Dataset, dataset_tensors
+from fedflat.data.image_files import (
+    check_regular,
+    explain_read_errors,
+    number_clients,
+    number_test_clients,
+    read_image_folder,
+    read_parquet,
+)
 from fedflat.data.prepared import (
     ChannelMoments,
     RawDataset,
@@ -34,13 +43,16 @@ from fedflat.data.prepared import (
     write_prepared,
 )
 from fedflat.data.published_formats import check_npz_sizes
+from fedflat.data.tables import TableColumns, read_table
 from fedflat.data.text import SEQUENCE_LENGTH, load_sklearn_text, load_text
 from fedflat.errors import UserError, mention, near_miss
 from fedflat.own_code import explain_own_errors, is_own_code, load_own_code, short_own_code, split_own_code
 from fedflat.progress import download_bar
 
 _READERS: dict[str, Callable[[Path], RawDataset]] = {"folder": read_image_folder, "parquet": read_parquet}
-OWN_KINDS = (*_READERS, "npz", "text")
+FILE_KINDS = ("npz", "table")  # PATH is a file
+READ_AS_THEY_ARE = {"npz": "an npz file", "table": "a table", "text": "text"}  # need no preparation
+OWN_KINDS = (*_READERS, *READ_AS_THEY_ARE)
 DIGITS_MEAN, DIGITS_STD = 0.305434, 0.375957  # of the training pixels
 
 
@@ -50,7 +62,11 @@ def is_own_data(name: str) -> bool:
 
 
 def load_own_data(
-    name: str, cache: Path | None, classes: int | None = None, sequence_length: int = SEQUENCE_LENGTH
+    name: str,
+    cache: Path | None,
+    classes: int | None = None,
+    sequence_length: int = SEQUENCE_LENGTH,
+    columns: TableColumns | None = None,
 ) -> Dataset:
     """Return the data set KIND:PATH.
 
@@ -59,21 +75,24 @@ def load_own_data(
         cache: folder of prepared sets.
         classes: for npz files that do not say it, whose labels may then have gaps.
         sequence_length: tokens in a sample of text.
+        columns: which columns of a table are used, and for what.
     """
     kind, path = _split_name(name)
     if kind == "npz":
         return _read_npz(name, path, classes)
     if kind == "text":
         return load_text(path, sequence_length, name)
+    if kind == "table":
+        return read_table(path, columns or TableColumns(), name)
     return read_prepared(prepare_own_data(name, cache, progress=True))
 
 
 def prepare_own_data(name: str, cache: Path | None, progress: bool) -> Path:
     """Return the prepared file of KIND:PATH. It is written anew if a file below PATH has changed."""
     kind, root = _split_name(name)
-    if kind in ("npz", "text"):
-        what = "an npz file" if kind == "npz" else "text"
-        raise UserError(None, name, f"{what} needs no preparation, use {mention('dataset', name)}")
+    if kind in READ_AS_THEY_ARE:
+        problem = f"{READ_AS_THEY_ARE[kind]} needs no preparation, use {mention('dataset', name)}"
+        raise UserError(None, name, problem)
     path = cache_folder(cache) / f"{kind}-{hashlib.sha256(str(root).encode()).hexdigest()[:16]}.safetensors"
     fingerprint = _fingerprint(name, root)
     if not _is_current(path, fingerprint):
@@ -89,10 +108,12 @@ def _split_name(name: str) -> tuple[str, Path]:
     """Return KIND and PATH; UserError if there is nothing at PATH."""
     kind, _, path = name.partition(":")
     root = Path(path).expanduser().resolve()
-    if not path or not (root.is_file() if kind == "npz" else root.is_dir()):
+    if kind == "parquet" and root.is_file():
+        raise UserError("dataset", name, f"is a file; a table is {mention('dataset', f'table:{path}')}")
+    if not path or not (root.is_file() if kind in FILE_KINDS else root.is_dir()):
         relative = path and not Path(path).expanduser().is_absolute()
         where = f" in {Path.cwd()}; a relative path is meant from where the command is started" if relative else ""
-        wanted = f"{'file' if kind == 'npz' else 'folder'} {path or '(empty)'}"
+        wanted = f"{'file' if kind in FILE_KINDS else 'folder'} {path or '(empty)'}"
         raise UserError("dataset", name, f"there is no {wanted}{where}")
     return kind, root
 
@@ -135,29 +156,39 @@ def _is_current(path: Path, fingerprint: str) -> bool:
 
 
 def _read_npz(name: str, path: Path, classes: int | None) -> Dataset:
-    """Read arrays x, y, x_test, y_test and optionally client; uint8 images are normalised by their own moments."""
+    """Read x, y, x_test, y_test and optionally client, client_test; images are normalised by their own moments."""
     if not is_zipfile(path):
         raise UserError("dataset", name, f"{path} is not an npz file, which numpy.savez writes")
-    check_npz_sizes(path, ("x", "y", "x_test", "y_test", "client"))
+    check_npz_sizes(path, ("x", "y", "x_test", "y_test", "client", "client_test"))
     with explain_read_errors(path, "an npz file"), np.load(path, allow_pickle=False) as arrays:
         if missing := [key for key in ("x", "y", "x_test", "y_test") if key not in arrays]:
             raise UserError(
-                None, path, f"no array {missing[0]}; needed are x, y, x_test, y_test, and client is optional"
+                None, path, f"no array {missing[0]}; needed are x, y, x_test, y_test; client, client_test are optional"
             )
         x, x_test = (_channels_first(path, arrays[key]) for key in ("x", "x_test"))
         y, y_test = (_one_column(arrays[key]) for key in ("y", "y_test"))
         tensors = check_arrays(path, x, y, x_test, y_test)
         classes = int(arrays["classes"]) if "classes" in arrays else classes
-        owner = torch.from_numpy(number_clients(arrays["client"].reshape(-1))) if "client" in arrays else None
-    if owner is not None and len(owner) != len(tensors.y):
-        problem = f"client has {len(owner)} entries for {len(tensors.y)} training samples; give one each"
-        raise UserError(None, path, problem)
-    samples, test_samples = (input_tensors(each)[0] for each in (tensors.x, tensors.x_test))
-    mean, std = _moments(samples)
-    content = {"x": samples, "y": tensors.y, "x_test": test_samples, "y_test": tensors.y_test}
-    fingerprint = f"{checksum(content | ({} if owner is None else {'owner': owner})):08x}"
+        names = {key: arrays[key].reshape(-1) for key in ("client", "client_test") if key in arrays}
+    mean, std = _moments(input_tensors(tensors.x)[0])
     outputs = count_outputs(path, tensors, classes)
-    return Dataset(name, *tensors, outputs, mean, std, owner=owner, fingerprint=fingerprint)
+    owner, test_owner = _check_clients(path, names, len(tensors.y), len(tensors.y_test))
+    dataset = Dataset(name, *tensors, outputs, mean, std, owner=owner, test_owner=test_owner)
+    return replace(dataset, fingerprint=f"{checksum(dataset_tensors(dataset)):08x}")
+
+
+def _check_clients(path: Path, names: Mapping[str, np.ndarray], train: int, test: int) -> list[Tensor | None]:
+    """Return the clients of the training and of the test samples as numbers, None where the file does not name them."""
+    if "client_test" in names and "client" not in names:
+        raise UserError(None, path, "has client_test without client; name the clients of the training samples too")
+    for key, count in (("client", train), ("client_test", test)):
+        if key in names and len(names[key]) != count:
+            samples = "training" if key == "client" else "test"
+            problem = f"{key} has {len(names[key])} entries for {count} {samples} samples; give one each"
+            raise UserError(None, path, problem)
+    owner = number_clients(names["client"]) if "client" in names else None
+    test_owner = number_test_clients(names["client_test"], names["client"]) if "client_test" in names else None
+    return [None if each is None else torch.from_numpy(each) for each in (owner, test_owner)]
 
 
 def _one_column(targets: np.ndarray) -> np.ndarray:
@@ -186,14 +217,20 @@ def _moments(x: Tensor) -> tuple[ChannelMoments, ChannelMoments]:
     return channel_moments(torch.stack(counts).numpy())
 
 
-def load_dataset(name: str, cache: Path | None = None, sequence_length: int = SEQUENCE_LENGTH) -> Dataset:
+def load_dataset(
+    name: str,
+    cache: Path | None = None,
+    sequence_length: int = SEQUENCE_LENGTH,
+    columns: TableColumns | None = None,
+) -> Dataset:
     """Return the data set called `name`.
 
     Args:
-        name: "digits", "sklearn-text", a data set of the catalogue that is prepared, folder:PATH, npz:PATH,
-            parquet:PATH, text:PATH, or PATH.py:FUNCTION.
+        name: "digits", "sklearn-text", a data set of the catalogue that is prepared, folder:PATH, npz:FILE,
+            parquet:PATH, table:FILE, text:PATH, or PATH.py:FUNCTION.
         cache: folder of prepared sets; FEDFLAT_CACHE or ~/.cache/fedflat unless given.
         sequence_length: tokens in a sample of text.
+        columns: which columns of table:FILE are used, and for what.
 
     Raises:
         UserError: the data set is unknown, not prepared, or cannot be read.
@@ -203,7 +240,7 @@ def load_dataset(name: str, cache: Path | None = None, sequence_length: int = SE
     if name == "sklearn-text":
         return load_sklearn_text(sequence_length)
     if is_own_data(name):
-        return load_own_data(name, cache, sequence_length=sequence_length)
+        return load_own_data(name, cache, sequence_length=sequence_length, columns=columns)
     if is_own_code(name):
         return _call_own_loader(name)
     if name not in DATASETS:
@@ -231,12 +268,13 @@ def _call_own_loader(name: str) -> Dataset:
 
 
 def _path_hint(name: str) -> str:
-    """' (did you mean npz:tab.npz?)' where `name` is a path of data, else ''."""
+    """' (did you mean npz:tab.npz?)' where `name` is a path of data, csv:PATH or the like, else ''."""
+    name = re.sub(r"^(csv|tab|tables):", "", name)
     path = Path(name).expanduser()
     if path.is_dir():
         kind = "parquet" if any(path.rglob("*.parquet")) else "text" if any(path.glob("*.txt")) else "folder"
     else:
-        kind = "npz" if path.suffix == ".npz" else ""
+        kind = {".npz": "npz", ".csv": "table", ".parquet": "table"}.get(path.suffix, "")
     if path.suffix == ".py":
         return f" (did you mean {name}:FUNCTION?)"
     return f" (did you mean {kind}:{name}?)" if kind else ""

@@ -21,6 +21,7 @@ from fedflat.runs.config import experiment_from_dict, experiment_to_dict
 from fedflat.runs.experiment import Experiment
 
 ConfigValue = bool | int | float | str
+COLUMN_LISTS = ("target_column", "feature_columns")  # lists of names, which Flower's configuration holds as a,b,c
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +111,8 @@ def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
     for name, value in values.items():
         if isinstance(value, Mapping):
             yield from _flatten(value, f"{prefix}{name}.")
+        elif isinstance(value, list | tuple) and name in COLUMN_LISTS:
+            yield f"{prefix}{name}", ",".join(value)
         elif isinstance(value, list | tuple):
             raise UserError(None, f"{prefix}{name}", "Flower's configuration has no lists")
         elif value is not None:
@@ -127,8 +130,12 @@ def from_run_config(run_config: Mapping[str, ConfigValue]) -> tuple[Experiment, 
     federation = _federation_options(values.pop("federation", {}))
     seed = values.pop("seed", 0)
     _refuse_own_code(values)
+    values |= {name: [values[name]] for name in COLUMN_LISTS if isinstance(values.get(name), str)}
     experiment = experiment_from_dict(values | {"seeds": [seed]})
     experiment.check()
+    if experiment.holdout_clients:
+        problem = "is for simulations; in a federation a client that is held out is a node that is not started"
+        raise UserError("holdout_clients", experiment.holdout_clients, problem)
     if experiment.sampling == "weighted":
         problem = "a federation learns the sizes of its clients from themselves, after it has drawn them; use uniform"
         raise UserError("sampling", experiment.sampling, problem)

@@ -104,6 +104,9 @@ def _part_of_run(experiment: Experiment, client: int) -> Dataset:
 
 def _own_data(source: str, request: TrainRequest, experiment: Experiment) -> Dataset:
     """Return a node's own data with the federation's labels; raise ReportedError if they do not fit."""
+    if source.startswith("table:"):
+        problem = "a table is scaled by all rows of the federation; give a node arrays, npz:FILE"
+        raise ReportedError(None, "node-config data", problem)
     load = partial(_load, sequence_length=experiment.sequence_length)
     own = with_federation_labels(_explained(load, source), source, request.names)
     if sample_kind(own) != request.samples:

@@ -59,7 +59,7 @@ def _train(training: Training, log: ClientLog, path: Path) -> Result:
     for round in training.rounds():
         log.info(_describe_round(round, training.newest))
     result = training.conclude(privacy_spent(experiment.method, log.asked_clients(), clients, sampled=False))
-    log.info(f"finished: {result.metric} {result.final:{result.main_metric.form}} after {result.rounds} rounds")
+    log.info(f"finished: {result.metric} {result.main_metric.text(result.final)} after {result.rounds} rounds")
     if result.privacy:
         log.info(describe_privacy(result.privacy))
     return result

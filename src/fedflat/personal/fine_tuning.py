@@ -1,4 +1,8 @@
-"""Accuracy of personal models: every client fine-tunes the final model of a run on its own data (FedSOL, Table 9)."""
+"""Accuracy of personal models: every client fine-tunes the final model of a run on its own data (FedSOL, Table 9).
+
+A client is tested on its own test samples if the data name them, else on test samples with its label mix, and on all
+test samples where there are no classes.
+"""
 
 from __future__ import annotations
 
@@ -104,30 +108,43 @@ def train_local_only(
 
 
 class ClientSamples:
-    """The samples of every client of a run: test samples like its own, and its training rows with a fifth held out.
+    """The samples of every client of a run: its test samples, and its training rows with a fifth held out.
 
     `all_rows`, `kept_rows` and `held_out_rows` list each client's rows of the training data.
     """
 
     def __init__(self, run: TrainedRun) -> None:
         self.client_data, self.all_rows = run.built.client_data, run.built.client_rows
-        self._seed, dataset = run.experiment.partition_seed, run.built.dataset
-        self._test = self.client_data.test()
-        labels = self._test.y.cpu().numpy()
-        counts = class_counts(dataset.y.numpy(), self.all_rows, dataset.classes)
-        self._test_rows = [
-            matching_test_rows(labels, count, int(self._key("personal test", client)))
-            for client, count in enumerate(counts)
-        ]
+        self._seed, self._has_classes = run.experiment.partition_seed, run.built.task.class_scores
+        self._test, self._own_rows = self.client_data.test(), run.built.evaluated_clients.own_test_rows
+        self._test_rows = self._own_rows or self._choose_test_rows(run)
         split = [self._hold_out(client) for client in range(len(self.all_rows))]
         self.kept_rows, self.held_out_rows = [kept for kept, _ in split], [held_out for _, held_out in split]
 
+    def _choose_test_rows(self, run: TrainedRun) -> Sequence[np.ndarray]:
+        """Return for each client the samples of `_test` on which it is tested."""
+        labels, dataset = self._test.y.cpu().numpy(), run.built.dataset
+        if not self._has_classes:
+            return [np.arange(len(labels))] * len(self.all_rows)
+        counts = class_counts(dataset.y.numpy(), self.all_rows, dataset.classes)
+        keys = [int(self._key("personal test", client)) for client in range(len(counts))]
+        return [matching_test_rows(labels, count, key) for count, key in zip(counts, keys, strict=True)]
+
+    @property
+    def tested_on(self) -> str:
+        """Which test samples the clients have."""
+        if self._own_rows:
+            return "their own test samples"
+        return "their own label mix" if self._has_classes else "the whole test set"
+
     def testable(self) -> list[int]:
-        """Return the clients whose classes occur in the test set."""
+        """Return the clients that have test samples."""
         return [client for client, rows in enumerate(self._test_rows) if len(rows)]
 
     def test(self, client: int) -> Batch:
-        """Return the test samples that follow the client's label mix."""
+        """Return the client's own test samples, or those that follow its label mix."""
+        if self._own_rows:
+            return self.client_data.test_samples(torch.from_numpy(self._own_rows[client]))
         rows = torch.from_numpy(self._test_rows[client]).to(self.client_data.y.device)
         return select_samples(self._test, rows)
 
@@ -150,7 +167,7 @@ class ClientSamples:
 
 
 class AccuracyRow(NamedTuple):
-    """One line of the table that `personalise` returns.
+    """One line of the table that `personalise` returns. For tasks without accuracy, its place has their main metric.
 
     Args:
         scheme: METHOD-FT, METHOD + kNN-Per or local-only.
@@ -158,6 +175,8 @@ class AccuracyRow(NamedTuple):
         accuracy: the mean accuracy over all clients of all seeds.
         std: the standard deviation over them.
         clients: the accuracies, by seed and client.
+        metric: the name of the metric.
+        tested_on: the clients' test samples: "their own test samples", "their own label mix" or "the whole test set".
     """
 
     scheme: str
@@ -165,10 +184,12 @@ class AccuracyRow(NamedTuple):
     accuracy: float
     std: float
     clients: dict[int, dict[int, float]]
+    metric: str = "accuracy"
+    tested_on: str = "their own label mix"
 
 
 class ClientAccuracy(NamedTuple):
-    """The accuracy of one client's model on test samples that follow the client's label mix."""
+    """The accuracy, or the task's main metric, of one client's model on the client's test samples."""
 
     scheme: str
     epochs: int
@@ -192,7 +213,9 @@ def personalise(
     lr: float | None = None,
     experiment: Experiment | None = None,
 ) -> list[AccuracyRow]:
-    """Fine-tune the final model of a run for every client, and measure it on the client's label mix (FedSOL, Table 9).
+    """Fine-tune a run's final model for every client, and measure it on the client's test samples (FedSOL, Table 9).
+
+    These are its own if the data name them, else some with its label mix; without classes all test samples.
 
     Args:
         run: the folder of a run; of an unfinished one the last checkpoint is used.
@@ -208,14 +231,11 @@ def personalise(
     if not options.epochs:
         raise UserError("epochs", NOT_SHOWN, "give numbers of epochs, such as 1 5")
     finished = read_trained_run(Path(run), experiment, f"in Python: fedflat.personalise('{run}', experiment=...)")
-    if not finished.built.task.class_scores:
-        raise UserError(
-            None, f"run {run}", f"its task is {finished.built.task.name}; the clients' label mixes need classes"
-        )
     accuracies = PersonalAccuracies(finished, sorted({0, *options.epochs}), alone, options.lr)
     with restore_threads():
         torch.set_num_threads(choose_threads(finished.experiment, finished.built))
-        return _accuracy_rows(list(_with_progress(accuracies)))
+        rows = _accuracy_rows(list(_with_progress(accuracies)))
+    return [row._replace(metric=accuracies.task.metric, tested_on=accuracies.samples.tested_on) for row in rows]
 
 
 def _with_progress(accuracies: PersonalAccuracies) -> Iterator[ClientAccuracy]:
@@ -256,15 +276,16 @@ class PersonalAccuracies:
         self.method_name = type(run.experiment.method).__name__
         self.clients = self.samples.testable()
         if not self.clients:
-            problem = "no client's classes occur in the test set; there is nothing to measure"
+            problem = "no client has test samples, or classes that occur in the test set; there is nothing to measure"
             raise UserError(None, "personalise", problem)
-        row_sets = [self.samples.all_rows, *([self.samples.kept_rows] if self.task.has_head else [])]
+        self.has_knn = self.task.has_head and self.task.class_scores
+        row_sets = [self.samples.all_rows, *([self.samples.kept_rows] if self.has_knn else [])]
         self.tuners = {e: [LocalTrainer(run, e, rows) for rows in row_sets] for e in stages if e}
         counts = run.built.participation.step_counts
         self.local_trainer = LocalTrainer(run, run.experiment.epochs, self.samples.all_rows, counts)
 
     def __len__(self) -> int:
-        per_client = len(self.stages) * (2 if self.task.has_head else 1) + self.alone
+        per_client = len(self.stages) * (2 if self.has_knn else 1) + self.alone
         return len(self.run.trials) * len(self.clients) * per_client
 
     def __iter__(self) -> Iterator[ClientAccuracy]:
@@ -282,7 +303,7 @@ class PersonalAccuracies:
         """Yield accuracies after fine-tuning (0 epochs: of the global model), without and with kNN-Per."""
         models, *without_held_out = self._tune(epochs, seed, clients, starts)
         yield from self._evaluate(f"{self.method_name}-FT", epochs, seed, clients, models)
-        if self.task.has_head:
+        if self.has_knn:
             scheme = f"{self.method_name} + kNN-Per"
             for client, w, partial in zip(clients, models, *without_held_out, strict=True):
                 yield ClientAccuracy(scheme, epochs, seed, client, self._knn_accuracy(client, w, partial))

@@ -11,7 +11,8 @@ from torch.func import jvp
 from fedflat.core.random import hash_words, normal_from, purpose_key
 from fedflat.core.task import Batch, select_samples
 from fedflat.core.vectors import norm, unit
-from fedflat.engine.rounds import predict_classes
+from fedflat.engine.client_metrics import client_spread
+from fedflat.engine.rounds import main_metric, predict_classes
 from fedflat.probes.probe import ProbeValue, RoundView
 
 LANCZOS_STEPS = 8
@@ -58,30 +59,31 @@ def probe_clients(view: RoundView) -> dict[str, ProbeValue]:
     """Accuracy of the global model on each client's own training samples, and how evenly it is spread.
 
     accuracy[k] = a_k, the share of client k's samples that the model after the round classifies correctly; not a number
-    for a client without samples
-    worst = mean of the lowest tenth of the a_k
+    for a client without samples. Other tasks have their main metric in its place, such as mse[k]
+    worst = mean of the worst tenth of the a_k
     spread = standard deviation of the a_k
-    jain = (Σ a_k)² / (n Σ a_k²), Jain's index: 1 if all clients have the same accuracy, 1/n if one has all
+    jain = (Σ a_k)² / (n Σ a_k²), Jain's index: 1 if all clients have the same accuracy, 1/n if one has all; for
+    accuracy and other shares only
 
     Costs 1 forward pass over all training samples.
     """
-    shares = [_client_accuracy(view, client) for client in range(len(view.client_data.counts))]
-    known = torch.tensor(sorted(share for share in shares if math.isfinite(share)), dtype=torch.float64)
-    worst, squares = known[: max(1, len(known) // 10)], float((known**2).sum())
-    return {
-        "accuracy": shares,
-        "worst": float(worst.mean()),
-        "spread": float(known.std(correction=0)),
-        "jain": float(known.sum()) ** 2 / (len(known) * squares) if squares else math.nan,
-    }
+    metric, counts = view.task.main_metric(), view.client_data.counts
+    values = [_client_metric(view, client) if count else math.nan for client, count in enumerate(counts)]
+    known = [value for value, count in zip(values, counts, strict=True) if count]
+    spread = client_spread(known, metric)
+    measured: dict[str, ProbeValue] = {metric.name: values, "worst": spread.worst10, "spread": spread.std}
+    return measured | ({"jain": _jain_index(known)} if metric.is_share else {})
 
 
-def _client_accuracy(view: RoundView, client: int) -> float:
-    rows = view.client_data.rows_of(client)
-    if not len(rows):
-        return math.nan
-    samples = view.client_data.samples(rows)
-    return float((predict_classes(view.task, view.server_after.params, samples) == samples.y).double().mean())
+def _client_metric(view: RoundView, client: int) -> float:
+    samples = view.client_data.samples(view.client_data.rows_of(client))
+    return main_metric(view.task, view.server_after.params, samples)
+
+
+def _jain_index(values: list[float]) -> float:
+    known = torch.tensor(sorted(values), dtype=torch.float64)
+    squares = float((known**2).sum())
+    return float(known.sum()) ** 2 / (len(known) * squares) if squares else math.nan
 
 
 def probe_alignment(view: RoundView) -> dict[str, ProbeValue]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from statistics import fmean
 from typing import Any
 
+from fedflat.core.metric import common_metric
 from fedflat.report.charts import Axis, ChartLine, Curves, Grid, Grids, dash_index
 from fedflat.runs.read import StoredRun
 
@@ -18,15 +19,17 @@ def client_charts(runs: Sequence[StoredRun]) -> Iterator[Curves | Grids]:
     Args:
         runs: the runs that are shown together.
     """
+    metric = common_metric(run.main_metric for run in runs)
     lines = [line for n, run in enumerate(runs) if (line := _sorted_accuracies(run, n))]
     if lines:
         caption = (
-            "The global model's accuracy on each client's own training samples in the last round that was measured, "
-            "mean over seeds, clients from worst to best. The left tenth are the worst-off clients; the flatter a "
-            "line, the fairer the model."
+            f"The global model's {metric.name} on each client's own training samples in the last round that was "
+            "measured, mean over seeds, clients from worst to best. The left tenth are the worst-off clients; the "
+            "flatter a line, the fairer the model."
         )
-        axes = Axis("share of clients", "percent"), Axis("accuracy on own samples", "percent")
-        yield Curves("client-accuracy", "Accuracy of the clients, worst to best", caption, *axes, lines)
+        y = Axis(f"{metric.name} on own samples", "percent" if metric.is_share else "number")
+        title = f"{metric.name.capitalize()} of the clients, worst to best"
+        yield Curves("client-accuracy", title, caption, Axis("share of clients", "percent"), y, lines)
     grids = [grid for n, run in enumerate(runs) if (grid := _forgetting_grid(run, n))]
     if grids:
         caption = (
@@ -41,11 +44,12 @@ def client_charts(runs: Sequence[StoredRun]) -> Iterator[Curves | Grids]:
 
 
 def _sorted_accuracies(run: StoredRun, number: int) -> ChartLine | None:
-    """Return the sorted accuracies of the clients in the last round that has them, None if no round has."""
-    rows = [(row["round"], row["probes"]["clients.accuracy"]) for row in run.rows if _has(row, "clients.accuracy")]
+    """Return the main metric of the clients from worst to best in the last round that has it, None if no round has."""
+    key = f"clients.{run.main_metric.name}"
+    rows = [(row["round"], row["probes"][key]) for row in run.rows if _has(row, key)]
     lists = [values for round, values in rows if round == rows[-1][0]]
     clients = [[value for value in each if value is not None] for each in zip(*lists, strict=False)]
-    found = sorted(fmean(values) for values in clients if values)
+    found = sorted((fmean(values) for values in clients if values), key=run.main_metric.score)
     if not found:
         return None
     shares = [(n + 1) / len(found) for n in range(len(found))]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -10,8 +11,9 @@ from typing import Any
 from fedflat.data.dataset import default_partition
 from fedflat.data.load import load_dataset
 from fedflat.errors import UserError
-from fedflat.runs.build import default_model
-from fedflat.runs.experiment import Setting
+from fedflat.runs.build import default_model, table_columns
+from fedflat.runs.config import experiment_from_dict
+from fedflat.runs.experiment import DATA_OPTIONS, Setting
 from fedflat.runs.read import StoredRun
 
 SUMMARY_COLUMNS = {  # measurement: {number: heading in tables}; landscapes and spectra are shown as figures
@@ -77,15 +79,17 @@ def training_settings(runs: Sequence[StoredRun]) -> list[RunSettings]:
         runs: the runs that are shown together.
     """
     all_settings = [{**SETTING_DEFAULTS, **run.config} for run in runs]
-    datasets = dict.fromkeys(str(settings["dataset"]) for settings in all_settings)
-    auto_values = {dataset: _auto_values(dataset) for dataset in datasets}
-    return [_used_settings(settings, auto_values[str(settings["dataset"])]) for settings in all_settings]
+    keys = [json.dumps([settings[name] for name in DATA_OPTIONS], default=str) for settings in all_settings]
+    data_settings = dict(zip(keys, all_settings, strict=True))  # one run of each data set
+    auto_values = {key: _auto_values(settings) for key, settings in data_settings.items()}
+    return [_used_settings(each, auto_values[key]) for key, each in zip(keys, all_settings, strict=True)]
 
 
-def _auto_values(dataset: str) -> RunSettings:
+def _auto_values(settings: RunSettings) -> RunSettings:
     """Return what `auto` stands for with a data set; nothing if the data are not on this machine."""
     try:
-        data = load_dataset(dataset)
+        setting = experiment_from_dict({name: settings[name] for name in DATA_OPTIONS})
+        data = load_dataset(str(setting.dataset), columns=table_columns(setting))
         return {"partition": default_partition(data), "model": default_model(data)}
     except (UserError, OSError, ValueError):
         return {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,7 +32,14 @@ from fedflat.report.comparison import (
 from fedflat.report.comparison_charts import barrier_matrix, pareto_charts, sharpness_charts, win_chart
 from fedflat.report.flatness_charts import flatness_charts, read_analyses
 from fedflat.report.run_labels import label_runs
-from fedflat.report.tables import PrintedAccuracy, diverged_text, flatness_table, probes_table, results_table
+from fedflat.report.tables import (
+    PrintedAccuracy,
+    clients_table,
+    diverged_text,
+    flatness_table,
+    probes_table,
+    results_table,
+)
 from fedflat.report.training_charts import communication_chart, learning_charts, partition_chart, probe_charts
 from fedflat.report.trajectory_charts import trajectory_chart
 from fedflat.runs.folder import write_atomically
@@ -90,6 +98,7 @@ def page_contents(runs: Sequence[StoredRun]) -> PageContents:
     sections: dict[str, list[Chart]] = {
         "Learning curves": [*learning_charts(runs), *communication_chart(runs)],
         "Methods": [*win_chart(runs, settings), *pareto_charts(runs)],
+        "Clients": [],
         "Data": [*partitions],
         "Probes": [*probe_charts(runs), *client_charts(runs)],
         "Flatness": [
@@ -196,6 +205,7 @@ def render_page(
     template = jinja2.Environment(autoescape=True, trim_blocks=True).from_string(_asset("page.html"))
     tables = {
         "Results": results_table(runs, contents.settings, target, printed),
+        "Clients": clients_table(runs),
         "Probes": probes_table(runs),
         "Flatness": flatness_table(runs, contents.settings, contents.documents),
     }
@@ -258,8 +268,8 @@ def _run_data(run: StoredRun, settings: RunSettings) -> dict[str, Any]:
         "settings": method_settings(run) | {key: _plain_setting(value) for key, value in settings.items()},
         "metric": run.main_metric.name,
         "share": run.main_metric.is_share,
-        "final": result.final_per_seed if result else [],
-        "last": result.last10_per_seed if result else [],
+        "final": [value for value in result.final_per_seed if math.isfinite(value)] if result else [],
+        "last": [value for value in result.last10_per_seed if math.isfinite(value)] if result else [],
         "bytes": bytes_per_round(result, cohort) if result else 0,
         "seconds": [*zip(points.x, points.y, strict=True)],
     }

@@ -70,7 +70,9 @@ def result_cells(name: str, result: Result, target: float) -> list[str]:
 
 
 def mean_and_std(mean: float, std: float, count: int, form: str) -> str:
-    """Return "mean ± std" in the format `form`; the mean alone if it is of a single value."""
+    """Return "mean ± std" in the format `form`; the mean alone if it is of a single value, a dash if it is infinite."""
+    if not math.isfinite(mean):
+        return "–"
     return f"{mean:{form}}" + (f" ± {std:{form}}" if count > 1 else "")
 
 
@@ -137,8 +139,62 @@ def print_results(runs: Sequence[StoredRun], target: float = 0.8) -> None:
             break
         left_out |= {narrow}
     console.print(table)
+    if rows := [row for n, result in results.items() for row in client_cells(runs[n].name, result)]:
+        console.print(_clients_table(rows))
     if any(mark == "tied" for mark in marks.values()):
         console.print("≈ is not significantly different from the best (t-test over seeds, p ≥ 0.05)", highlight=False)
+
+
+CLIENT_GROUPS = {"training_clients": "own test samples", "held_out_clients": "held out"}
+CLIENT_COLUMNS = ("method", "clients", "number", "mean", "worst 10 %", "std")
+
+
+def client_cells(name: str, result: Result) -> list[list[str]]:
+    """Return the rows of the table of clients as text: one for each group of clients that the run was evaluated on.
+
+    Args:
+        name: the first cell.
+        result: the run's result.
+    """
+    groups = {title: getattr(result, field) for field, title in CLIENT_GROUPS.items()}
+    rows = []
+    for title, group in groups.items():
+        if group:
+            spreads = [_over_seeds(group[key], result.main_metric) for key in ("mean", "worst10", "std")]
+            rows.append([name, title, f"{group['clients']:,}", *spreads])
+    return rows
+
+
+def _over_seeds(values: Sequence[float | None], metric: MainMetric) -> str:
+    """Return the mean over seeds, and the standard deviation of several; a dash if a seed diverged."""
+    numbers = [metric.worst if value is None else value for value in values]
+    return mean_and_std(*mean_std(numbers), len(numbers), metric.form)
+
+
+def _clients_table(rows: Sequence[Sequence[str]]) -> Table:
+    table = Table(caption="the final model on single clients: mean, worst tenth and standard deviation over clients")
+    for column in CLIENT_COLUMNS:
+        table.add_column(column, justify="left" if column in ("method", "clients") else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def clients_table(runs: Sequence[StoredRun]) -> PageTable:
+    """Return how the main metric of final models is spread over clients, of runs that were evaluated on clients."""
+    metric = common_metric(run.main_metric for run in runs)
+    labels, rows = _label_cells(runs), []
+    for n, run in enumerate(runs):
+        for _, *cells in client_cells(run.name, run.result) if run.result else ():
+            rows.append([labels[n][0], *map(PageCell, cells), labels[n][1]])
+    caption = (
+        f"{metric.name.capitalize()} of the final model on single clients, each counted once: the mean over clients, "
+        "the mean of the worst tenth of them, and the standard deviation; over several seeds mean ± standard "
+        "deviation. Own test samples are those that the data assign to clients that train. Held-out clients never "
+        "train; they are evaluated on all their samples."
+    )
+    headings = ["run", *CLIENT_COLUMNS[1:], "folder"]
+    return PageTable("by-client", "Single clients", caption, headings, rows).without_empty_columns()
 
 
 def _terminal_table(
@@ -217,8 +273,9 @@ def _label_cells(runs: Sequence[StoredRun]) -> list[list[PageCell]]:
 
 
 def diverged_text(run: StoredRun) -> str:
-    """Return "diverged: seed 1" for a run of which a seed's loss is not finite, else ""."""
+    """Return "diverged: seed 1" for a run of which a seed's loss or metric is not finite, else ""."""
     seeds = dict.fromkeys(row["seed"] for row in run.rows if row["loss"] is None)
+    seeds |= dict.fromkeys(run.result.diverged_seeds if run.result else ())
     return "diverged: seed " + " ".join(map(str, seeds)) if seeds else ""
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from fedflat.core.metric import SHARES, MainMetric, common_metric
+from fedflat.core.tasks import TASKS
 from fedflat.data.dataset import default_partition
 from fedflat.data.partition import class_counts, describe_partition
 from fedflat.errors import UserError
@@ -19,12 +20,23 @@ from fedflat.report.charts import Axis, Chart, ChartLine, Curves, Grid, Grids, m
 from fedflat.report.client_charts import CLIENT_PROBES
 from fedflat.runs.build import load_run_dataset, partition_clients
 from fedflat.runs.config import experiment_from_dict
+from fedflat.runs.experiment import DATA_OPTIONS
 from fedflat.runs.read import StoredRun, evaluated_on
 from fedflat.runs.result import bytes_per_round
 
 ROUND_AXIS = Axis("round", "round")
 MAX_CLIENTS_SHOWN = 200  # columns of the partition chart; more would be narrower than a pixel
-PARTITION_KEYS = ("dataset", "partition", "clients", "alpha", "shards", "long_tail", "partition_seed", "validation")
+PARTITION_KEYS = (
+    *DATA_OPTIONS,
+    "holdout_clients",
+    "partition",
+    "clients",
+    "alpha",
+    "shards",
+    "long_tail",
+    "partition_seed",
+    "validation",
+)
 JOINT_PROBES = {"drift": Axis("distance"), "forgetting": Axis("accuracy", "percent")}  # all their measures in one chart
 LIST_ELEMENTS = {
     "classes": "class",
@@ -135,29 +147,32 @@ def partition_chart(runs: Sequence[StoredRun]) -> tuple[list[Grids], list[str]]:
     The list holds one chart, or none if no partition can be shown. The second list holds a warning for each
     partition that is missing, for example because its data are not on this machine.
     """
-    partitions = {tuple(run.config.get(key) for key in PARTITION_KEYS): run for run in runs}
+    partitions = {str([run.config.get(key) for key in PARTITION_KEYS]): run for run in runs}
     grids, warnings = [], []
     for run in partitions.values():
         try:
-            grids.append(_partition_grid(run.config))
+            grids += _partition_grid(run.config)
         except (UserError, OSError, ValueError) as error:
             warnings.append(f"{run.name}: clients and classes are not shown ({error})")
     return ([_partition_grids(grids)] if grids else []), warnings
 
 
-def _partition_grid(config: dict[str, Any]) -> Grid:
-    """Count the samples of each class (row) that each client (column) holds."""
-    setting = experiment_from_dict({key: config[key] for key in PARTITION_KEYS if key in config})
+def _partition_grid(config: dict[str, Any]) -> list[Grid]:
+    """Count the samples of each class (row) that each client (column) holds; [] for data without classes."""
+    known = {key: config[key] for key in PARTITION_KEYS if key in config}
+    setting = experiment_from_dict({key: v for key, v in known.items() if key != "task" or v in TASKS})
     setting.check()
     setting.check_named()
     data = load_run_dataset(setting)
+    if data.task != "classification":
+        return []
     counts = class_counts(data.y.numpy(), partition_clients(setting, data), data.classes)
     cut = f", first {MAX_CLIENTS_SHOWN} of {len(counts)} clients" if len(counts) > MAX_CLIENTS_SHOWN else ""
     partition = default_partition(data) if setting.partition == "auto" else setting.partition
     held_out = f", validation {setting.validation:g}" if setting.validation else ""
     name = f"{data.name}, {describe_partition(partition, setting.alpha, setting.shards)}{held_out}{cut}"
     z = counts[:MAX_CLIENTS_SHOWN].T
-    return Grid(name, [*range(z.shape[1])], [*range(len(z))], [[n or None for n in row] for row in z.tolist()])
+    return [Grid(name, [*range(z.shape[1])], [*range(len(z))], [[n or None for n in row] for row in z.tolist()])]
 
 
 def _partition_grids(grids: list[Grid]) -> Grids:

@@ -8,11 +8,10 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from fedflat.core.method import Method
-from fedflat.data.dataset import default_partition
 from fedflat.errors import UserError, mention
 from fedflat.probes.probe import state_with
-from fedflat.runs.build import BuiltRun
-from fedflat.runs.experiment import Experiment, Setting
+from fedflat.runs.build import BuiltRun, partition_name
+from fedflat.runs.experiment import TABLE_OPTIONS, Experiment, Setting
 
 ONE_STEP_IS_FEDAVG = ("FedSOL", "FedProx", "FedNTD")  # their terms vanish at the model that clients start from
 PROBED_STATES = {"fedgf": ("c", "distance"), "fedgloss": ("pseudo_grad",), "fedgloss-exact": ("pseudo_grad",)}
@@ -30,23 +29,18 @@ class Rule(NamedTuple):
     reason: Callable[[Experiment, BuiltRun], str]
 
 
-def partition_of(experiment: Experiment, built: BuiltRun) -> str:
-    """Return the partition of a run, with "auto" resolved."""
-    return default_partition(built.dataset) if experiment.partition == "auto" else experiment.partition
-
-
 def _unless_partition(uses: Callable[[str], bool]) -> Callable[[Experiment, BuiltRun], str]:
     """The reason for an option that only some partitions use."""
 
     def reason(experiment: Experiment, built: BuiltRun) -> str:
-        name = partition_of(experiment, built)
+        name = partition_name(experiment, built.dataset)
         return "" if uses(name) else f"has no effect with the {name} partition"
 
     return reason
 
 
 def _natural_clients(experiment: Experiment, built: BuiltRun) -> str:
-    natural = partition_of(experiment, built) == "natural"
+    natural = partition_name(experiment, built.dataset) == "natural"
     return f"ignored, the data name {len(built.client_rows)} clients" if natural else ""
 
 
@@ -64,7 +58,13 @@ def _empty_probes(experiment: Experiment, built: BuiltRun) -> str:
     return f"{', '.join(empty)} measures nothing of this method; fedflat probes says of which" if empty else ""
 
 
+def _without_table(experiment: Experiment, built: BuiltRun) -> str:
+    is_table = isinstance(experiment.dataset, str) and experiment.dataset.startswith("table:")
+    return "" if is_table else f"has no effect without {mention('dataset', 'table:FILE')}"
+
+
 RULES = (
+    *(Rule(option, _without_table) for option in TABLE_OPTIONS),
     Rule("clients", _natural_clients),
     Rule("alpha", _unless_partition(lambda name: name not in ("iid", "shards", "natural"))),
     Rule("shards", _unless_partition(lambda name: name == "shards")),

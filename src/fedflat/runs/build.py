@@ -23,6 +23,8 @@ from fedflat.data.dataset import Augment, Dataset, default_partition, hold_out
 from fedflat.data.load import load_dataset
 from fedflat.data.partition import long_tail_rows, partition_rows
 from fedflat.data.plan_ahead import PlannedAhead
+from fedflat.data.tables import TableColumns
+from fedflat.data.task_targets import fit_targets
 from fedflat.engine.aggregation import check_cohort_suffices
 from fedflat.engine.attacks import REPLY_ATTACKS, ReplyAttack, choose_attackers, flip_labels
 from fedflat.engine.batched import Batched
@@ -36,7 +38,8 @@ from fedflat.methods.differential_privacy import set_noise_key
 from fedflat.models import TEXT_MODELS, build_model
 from fedflat.models.adapt import adapt_layers, load_weights
 from fedflat.own_code import is_own_code
-from fedflat.runs.experiment import Experiment
+from fedflat.runs.client_evaluation import EvaluatedClients, choose_held_out, evaluated_clients
+from fedflat.runs.experiment import Experiment, Setting
 
 LARGE_MODEL = 5_000_000  # parameters above which a CPU trains clients one after another
 
@@ -51,6 +54,7 @@ class BuiltRun(NamedTuple):
         task: the model and its loss.
         initial_params: the initial parameters [P] of every seed.
         participation: who takes part in each round, and how long clients train.
+        evaluated_clients: the rows of clients on which final models are evaluated one by one.
     """
 
     dataset: Dataset
@@ -59,6 +63,7 @@ class BuiltRun(NamedTuple):
     task: Task
     initial_params: list[Tensor]
     participation: Participation
+    evaluated_clients: EvaluatedClients
 
     def trials(self, experiment: Experiment, state_device: torch.device | None = None) -> list[Trial]:
         """Return one trial per seed, before its first round; seeds differ in the noise of differential privacy.
@@ -84,16 +89,26 @@ def build_run(
     Args:
         experiment: what to build.
         dataset: used instead of the experiment's data set; it is loaded already, or a node of a federation has its own.
-        client_rows: each client's row numbers, used instead of the experiment's partition.
+        client_rows: each client's row numbers, without held-out clients, used instead of the experiment's partition.
     """
     experiment.check()
     dataset = dataset or load_run_dataset(experiment)
-    client_rows = partition_clients(experiment, dataset) if client_rows is None else client_rows
+    if client_rows is None or experiment.holdout_clients:
+        every_client = _partition_all(experiment, dataset)
+        held_out = choose_held_out(experiment.partition_seed, len(every_client), experiment.holdout_clients)
+        client_rows = [rows for client, rows in enumerate(every_client) if client not in held_out]
+    else:
+        every_client, held_out = client_rows, frozenset()
+    evaluated = evaluated_clients(dataset, partition_name(experiment, dataset) == "natural", every_client, held_out)
     participation = build_participation(experiment, [len(rows) for rows in client_rows])
     size = cohort_size(experiment.cohort, len(client_rows))
     check_cohort_suffices(experiment.aggregation(), experiment.aggregate, size)
     attackers = choose_attackers(experiment.partition_seed, len(client_rows), experiment.attackers)
+    task_class = _task_class(experiment, dataset)
+    dataset = fit_targets(dataset, task_class)
     if experiment.attack == "labels" and attackers:
+        if dataset.task != "classification":
+            raise UserError("attack", experiment.attack, f"needs classes; the task is {task_class.name}")
         dataset = flip_labels(dataset, client_rows, attackers)
     device = choose_device(experiment.device)
     if device.type == "cpu":
@@ -104,7 +119,6 @@ def build_run(
     client_data = ClientBatches(dataset, client_rows, batch_size, experiment.epochs, augment, device, step_counts=steps)
     models = [_initial_model(experiment, dataset, seed) for seed in experiment.seeds]
     _check_same_for_all_seeds(models)
-    task_class = _task_class(experiment, dataset)
     task = task_class(models[0].to(device), set_precision(experiment.precision, device))
     starts = [task.flatten(dict(model.named_parameters())).detach().to(device) for model in models]
     _check_optimiser(experiment, starts[0])
@@ -112,7 +126,7 @@ def build_run(
     if len(client_data.y) and (given or task_class is not Task or experiment.model in TEXT_MODELS):
         two = client_data.samples(torch.tensor([0, len(client_data.y) - 1]))  # of a single sample, twice the same
         check_model_output(task, starts[0], two, dataset.classes)
-    return BuiltRun(dataset, client_rows, client_data, task, starts, participation)
+    return BuiltRun(dataset, client_rows, client_data, task, starts, participation, evaluated)
 
 
 def build_participation(experiment: Experiment, sizes: list[int]) -> Participation:
@@ -192,10 +206,15 @@ def load_run_dataset(experiment: Experiment) -> Dataset:
     """Return the data set of an experiment, with part of its training samples as test set if `validation` is set."""
     experiment.check_named("give the object itself: fedflat.Experiment(dataset=..., model=...)")
     given = experiment.dataset
-    return hold_out(
-        given if isinstance(given, Dataset) else load_dataset(given, sequence_length=experiment.sequence_length),
-        experiment.validation,
-    )
+    if not isinstance(given, Dataset):
+        given = load_dataset(given, None, experiment.sequence_length, table_columns(experiment))
+    return hold_out(given, experiment.validation)
+
+
+def table_columns(setting: Setting) -> TableColumns:
+    """Return which columns of table:FILE a setting uses, and for what."""
+    names = setting.target_column, setting.feature_columns, setting.client_column
+    return TableColumns(*names, setting.test_split, setting.task, setting.target_scale)
 
 
 def choose_device(name: str) -> torch.device:
@@ -232,11 +251,24 @@ def set_precision(name: str, device: torch.device) -> torch.dtype | None:
 
 
 def partition_clients(experiment: Experiment, dataset: Dataset) -> list[np.ndarray]:
-    """Return the row numbers of each client's training samples."""
-    kept = long_tail_rows(dataset.y.numpy(), experiment.long_tail, experiment.partition_seed)
+    """Return the row numbers of the training samples of each client that trains; held-out clients are left out."""
+    rows = _partition_all(experiment, dataset)
+    held_out = choose_held_out(experiment.partition_seed, len(rows), experiment.holdout_clients)
+    return [own for client, own in enumerate(rows) if client not in held_out]
+
+
+def partition_name(experiment: Experiment, dataset: Dataset) -> str:
+    """Return the partition of an experiment, with "auto" resolved."""
+    return default_partition(dataset) if experiment.partition == "auto" else experiment.partition
+
+
+def _partition_all(experiment: Experiment, dataset: Dataset) -> list[np.ndarray]:
+    """Return the row numbers of every client's training samples."""
+    y = dataset.y.cpu().numpy()
+    kept = long_tail_rows(y, experiment.long_tail, experiment.partition_seed)
     parts = partition_rows(
-        default_partition(dataset) if experiment.partition == "auto" else experiment.partition,
-        dataset.y.numpy()[kept],
+        partition_name(experiment, dataset),
+        y[kept],
         experiment.clients,
         experiment.partition_seed,
         experiment.alpha,
@@ -347,7 +379,8 @@ def client_state_device(
         engine: the engine.
         ranks: the number of processes that share the clients.
     """
-    experiment, (_, _, client_data, task, starts, _) = runs[0]
+    experiment, built = runs[0]
+    client_data, task, starts = built.client_data, built.task, built.initial_params
     if client_data.y.device.type != "cuda":
         return None
     trials = [(len(built.client_rows), built.participation.largest_size) for each, built in runs for _ in each.seeds]

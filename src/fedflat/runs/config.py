@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 import yaml
-from torch import Tensor, nn
+from torch import nn
 
 from fedflat.core.method import Method
 from fedflat.core.state import checksum
-from fedflat.data.arrays import input_tensors
 from fedflat.data.client_files import with_checksum
-from fedflat.data.dataset import Dataset
+from fedflat.data.dataset import Dataset, dataset_tensors
 from fedflat.errors import UserError, mention, near_miss
 from fedflat.methods import METHODS
 from fedflat.options import value_words
@@ -30,6 +29,12 @@ from fedflat.runs.experiment import Experiment, Setting
 
 MAY_CHANGE = ("engine", "threads")  # options that may change when a run is resumed
 WRITTEN_IF_SET = (  # options that are left out where they have their default, as in files of earlier versions
+    "target_column",
+    "feature_columns",
+    "client_column",
+    "test_split",
+    "target_scale",
+    "holdout_clients",
     "task",
     "init",
     "lr_schedule",
@@ -262,12 +267,7 @@ def _own_name(value: Any) -> str:
     if isinstance(value, str):
         return absolute_own_code(value) if is_own_code(value) else value
     if isinstance(value, Dataset):
-        fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
-        tensors = {name: v for name, v in fields.items() if isinstance(v, Tensor)}
-        inputs = {"x": value.x, "x_test": value.x_test}
-        several = {name: x for name, x in inputs.items() if not isinstance(x, Tensor)}
-        tensors |= {f"{name}.{n}": t for name, x in several.items() for n, t in enumerate(input_tensors(x))}
-        return f"own:{value.name}-{checksum(tensors):08x}"
+        return f"own:{value.name}-{checksum(dataset_tensors(value)):08x}"
     if isinstance(value, nn.Module):
         tensors = {name: t.detach().cpu() for name, t in [*value.named_parameters(), *value.named_buffers()]}
         return f"own:{type(value).__name__}-{checksum(tensors):08x}"

@@ -28,6 +28,8 @@ from fedflat.probes import check_probe_names
 
 DEFAULT_EPOCHS = 5  # local epochs, unless local_epochs or local_steps is given
 Share = Annotated[float, Range(0, 1, open=True)]  # of all clients
+TABLE_OPTIONS = ("target_column", "feature_columns", "client_column", "test_split", "target_scale")
+DATA_OPTIONS = ("dataset", *TABLE_OPTIONS, "task")  # what the samples depend on before they are split
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,10 +37,20 @@ class Setting:
     """How a method is trained; a comparison trains every method with the same setting."""
 
     dataset: Any = "digits"
-    """Data set: digits, a prepared one (fedflat data list), folder:PATH, npz:PATH, parquet:PATH, text:PATH (a file
-    for each client), sklearn-text or FILE.py:FUNCTION."""
+    """Data set: digits, a prepared one (fedflat data list), folder:PATH, npz:FILE, parquet:PATH, table:FILE (CSV or
+    parquet), text:PATH (a file for each client), sklearn-text or FILE.py:FUNCTION."""
     sequence_length: Annotated[int, Range(1, 1_000_000)] = SEQUENCE_LENGTH
     """Tokens (bytes) in a sample of text:PATH and sklearn-text."""
+    target_column: tuple[str, ...] = ()
+    """Column of table:FILE to predict, or several."""
+    feature_columns: tuple[str, ...] = ()
+    """Columns of table:FILE to predict it from; all that are not used otherwise unless given."""
+    client_column: str = ""
+    """Column of table:FILE that names each row's client; a partition assigns the rows unless given."""
+    test_split: Annotated[float, Range(0, 1, open=True)] | str = 0.2
+    """Test rows of table:FILE: their share, drawn by a hash, or a column that says test, 1 or true in these rows."""
+    target_scale: Literal["standard", "none"] = "standard"
+    """Targets of a regression on table:FILE: standardised by the training rows, or as they are."""
     model: Any = "auto"
     """Architecture (docs/models.md), auto for the one that suits the data set, or FILE.py:CLASS."""
     task: Any = "auto"
@@ -49,6 +61,8 @@ class Setting:
     """How samples are split among clients; auto is natural if the data set names their clients, else dirichlet."""
     clients: Count = 20
     """Number of clients (a natural partition takes it from the data)."""
+    holdout_clients: Annotated[float, Range(0, 0.9)] = 0.0
+    """Share of the clients that never train, drawn by partition-seed; the final model is evaluated on them."""
     cohort: Count | Share = 5
     """Clients that take part in each round: their number, or their share of all clients (0.1)."""
     sampling: Literal["uniform", "weighted", "poisson", "cyclic", "round-robin", "released"] = "uniform"

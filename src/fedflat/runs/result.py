@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from fedflat.core.method import Method
-from fedflat.core.metric import MainMetric
+from fedflat.core.metric import ACCURACY, MainMetric
 from fedflat.engine.participation import Participation, cohort_size
 from fedflat.errors import UserError
 from fedflat.methods.differential_privacy import find_private, privacy_spent
@@ -76,8 +76,11 @@ def clients_per_round(participation: Participation, seeds: Sequence[int], rounds
 
 
 def mean_std(values: list[float]) -> tuple[float, float]:
-    """Return the mean and the sample standard deviation (0 for one value)."""
-    return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
+    """Return the mean and the sample standard deviation: 0 for one value, infinite if a value is."""
+    mean = statistics.fmean(values)
+    if not math.isfinite(mean):
+        return mean, math.inf if len(values) > 1 else 0.0
+    return mean, statistics.stdev(values) if len(values) > 1 else 0.0
 
 
 @dataclass(frozen=True)
@@ -85,8 +88,8 @@ class Result:
     """The outcome of an experiment: what result.json contains, and the history in metrics.jsonl.
 
     Values of the main metric are those on the test set, or on the samples held out for validation; accuracies are
-    fractions. Lists per seed are in the order of `seeds`. In result.json the metric is part of the names:
-    final_accuracy, last10_accuracy_std.
+    fractions. Of a seed whose metric was never finite they are infinite: the worst that there is. Lists per seed are in
+    the order of `seeds`. In result.json the metric is part of the names: final_accuracy, last10_accuracy_std.
 
     Attributes:
         method: the method's name.
@@ -116,6 +119,10 @@ class Result:
         clients_replied_per_round: mean number of clients whose replies arrived; None if it is the cohort's size.
         metric: the name of the task's main metric.
         higher_is_better: whether a larger main metric is better.
+        training_clients: the main metric of the final models on the training clients' own test samples: the number of
+            clients, and over them the mean, the mean of the worst tenth (worst10) and the standard deviation (std),
+            each a list with one number for each seed (None if it is not finite). None if clients have no test samples.
+        held_out_clients: the same on clients that were held out, of all their samples. None if there are none.
     """
 
     method: str
@@ -143,6 +150,8 @@ class Result:
     clients_replied_per_round: float | None = None
     metric: str = "accuracy"
     higher_is_better: bool = True
+    training_clients: dict[str, Any] | None = None
+    held_out_clients: dict[str, Any] | None = None
 
     @property
     def accuracy(self) -> float:
@@ -158,10 +167,10 @@ class Result:
 
     def to_json(self) -> dict[str, Any]:
         """Return the content of result.json: all fields but the history and special ones that have their default."""
-        special = ("privacy", "stopped", "clients_asked_per_round", "clients_replied_per_round")
-        left_out = {"history", *(name for name in special if getattr(self, name) is None)}
+        left_out = {"history", *(name for name in SPECIAL_FIELDS if getattr(self, name) is None)}
         left_out |= {"metric", "higher_is_better"} if self.metric == "accuracy" else set()
-        return {_name_in_json(name, self.metric): v for name, v in asdict(self).items() if name not in left_out}
+        values = {name: value for name, value in asdict(self).items() if name not in left_out}
+        return {_name_in_json(name, self.metric): finite_or_none(value) for name, value in values.items()}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any], history: list[dict[str, Any]]) -> Result:
@@ -173,7 +182,12 @@ class Result:
         """
         metric = str(values.get("metric", "accuracy"))
         names = {_name_in_json(f.name, metric): f.name for f in fields(cls)}
-        return cls(**{names.get(name, name): value for name, value in values.items()}, history=history)
+        known = {names.get(name, name): value for name, value in values.items()}
+        worst = MainMetric(metric, bool(values.get("higher_is_better", True))).worst
+        for name in (name for name in METRIC_FIELDS if name in known):
+            infinite = math.inf if name.endswith("_std") else worst
+            known[name] = _none_as(known[name], infinite)
+        return cls(**known, history=history)
 
     def curve(self, seed: int, key: str = "") -> list[float]:
         """Return the values of one seed in the order of evaluation.
@@ -195,27 +209,55 @@ class Result:
         return None if None in firsts else statistics.fmean(float(first) for first in firsts if first is not None)
 
 
+SPECIAL_FIELDS = (  # left out of result.json where they are None
+    "privacy",
+    "stopped",
+    "clients_asked_per_round",
+    "clients_replied_per_round",
+    "training_clients",
+    "held_out_clients",
+)
+METRIC_FIELDS = ("final_per_seed", "final", "final_std", "last10_per_seed", "last10", "last10_std")
+
+
+def finite_or_none(value: Any) -> Any:
+    """Return a value for JSON, which has no infinite numbers: None in their place, also in a list."""
+    if isinstance(value, list):
+        return [finite_or_none(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _none_as(value: Any, number: float) -> Any:
+    """Return a value of JSON with a number in place of None, also in a list."""
+    if isinstance(value, list):
+        return [_none_as(each, number) for each in value]
+    return number if value is None else value
+
+
 def _name_in_json(field: str, metric: str) -> str:
     """Return how result.json calls a field: final_std is final_accuracy_std."""
     part, _, rest = field.partition("_")
     return "_".join(filter(None, [part, metric, rest])) if part in ("final", "last10") else field
 
 
-def summarise_history(history: list[dict[str, Any]], seeds: list[int], metric: str = "accuracy") -> dict[str, Any]:
+def summarise_history(history: list[dict[str, Any]], seeds: list[int], metric: MainMetric = ACCURACY) -> dict[str, Any]:
     """Return the fields of Result about the main metric and divergence, from the rows of metrics of all seeds.
 
-    Of a seed whose metric is no longer finite, the last finite values count; the seed is among `diverged_seeds`.
+    Of a seed whose metric is no longer finite, the last finite values count; of one whose metric never was, the worst
+    value that there is, which is infinite. The seed is among `diverged_seeds`.
 
     Args:
         history: the rows.
         seeds: the seeds.
-        metric: the name of the main metric.
+        metric: the main metric.
     """
     curves = {seed: [row for row in history if row["seed"] == seed] for seed in seeds}
-    values = [[row[metric] for row in rows if row[metric] is not None] or [0.0] for rows in curves.values()]
+    finite = [[row[metric.name] for row in rows if row[metric.name] is not None] for rows in curves.values()]
+    values = [each or [metric.worst] for each in finite]
     final = [each[-1] for each in values]
     tail = [statistics.fmean(each[-math.ceil(len(each) / 10) :]) for each in values]
-    diverged = [seed for seed, rows in curves.items() if any(row["loss"] is None for row in rows)]
+    never = {seed for seed, each in zip(seeds, finite, strict=True) if not each}
+    diverged = [seed for seed, rows in curves.items() if seed in never or any(row["loss"] is None for row in rows)]
     (final_mean, final_std), (tail_mean, tail_std) = mean_std(final), mean_std(tail)
     return {
         "final_per_seed": final,

@@ -16,11 +16,11 @@ from fedflat.options import Count, Fraction, NonNegative, check
 from fedflat.runs.callbacks import STOP, Callback, Stop, TrainingView
 
 
-def mean_over_seeds(rows: Iterable[dict[str, Any]], key: str) -> list[float]:
-    """Return the mean over seeds of `key` at every evaluation, in their order; a loss of None is infinite."""
+def mean_over_seeds(rows: Iterable[dict[str, Any]], metric: MainMetric) -> list[float]:
+    """Return the mean over seeds of a metric at every evaluation, in their order; None is infinitely bad."""
     values: dict[int, list[float]] = {}
     for row in rows:
-        values.setdefault(row["round"], []).append(math.inf if row[key] is None else row[key])
+        values.setdefault(row["round"], []).append(metric.worst if row[metric.name] is None else row[metric.name])
     return [fmean(each) for each in values.values()]
 
 
@@ -42,7 +42,7 @@ class EarlyStopping(Callback):
         """Stop if the best value is `patience` evaluations old."""
         main = view.main_metric if self.metric == "main" else MainMetric("loss", higher_is_better=False)
         best, waited = -math.inf, 0
-        for value in mean_over_seeds(view.history, main.name):
+        for value in mean_over_seeds(view.history, main):
             better = main.score(value) > best + self.min_delta
             best, waited = (main.score(value), 0) if better else (best, waited + 1)
         word = "higher" if main.higher_is_better else "lower"

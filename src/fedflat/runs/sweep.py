@@ -25,7 +25,7 @@ from fedflat.runs.experiment import Experiment, Setting
 from fedflat.runs.folder import write_atomically
 from fedflat.runs.interrupt import InterruptAfterRound, Interrupted
 from fedflat.runs.read import finished_result
-from fedflat.runs.result import Result
+from fedflat.runs.result import Result, finite_or_none
 from fedflat.runs.train import Watcher
 from fedflat.runs.train_together import differing_fields, run_together, shared_step
 
@@ -229,8 +229,8 @@ def _summary(point: SweepPoint) -> dict[str, Any]:
     result = point.result
     return {
         "options": point.values,
-        f"validation_{result.metric}": result.final,
-        "std": result.final_std,
+        f"validation_{result.metric}": finite_or_none(result.final),
+        "std": finite_or_none(result.final_std),
         "diverged_seeds": result.diverged_seeds,
         "folder": str(point.folder.name) if point.folder else None,
     }

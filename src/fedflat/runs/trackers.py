@@ -173,7 +173,7 @@ def _summary(view: TrainingView) -> dict[str, float]:
     if view.result is None:
         return {}
     kept = (f"final_{view.result.metric}", f"last10_{view.result.metric}", "rounds", "seconds")
-    return {name: value for name, value in view.result.to_json().items() if name in kept}
+    return {name: value for name, value in view.result.to_json().items() if name in kept and value is not None}
 
 
 class WandbLogger(Callback):

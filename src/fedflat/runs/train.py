@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from fedflat.core.local_training import example_messages
 from fedflat.core.method_check import check_own_method
 from fedflat.engine.memory import explain_out_of_memory
 from fedflat.engine.processes import ProcessGroup, find_rank, join_processes, torchrun_restarts
@@ -45,11 +46,17 @@ class AddedSeeds(Training):
 
 
 def check_method(experiment: Experiment, built: BuiltRun) -> None:
-    """Try out a method that is not of this package; raise UserError with the rule that it breaks."""
+    """Try out a method that is not of this package, and any method where there are no class scores.
+
+    Raises UserError with the rule that it breaks, or because it compares class scores.
+    """
     client = next(client for client, rows in enumerate(built.client_rows) if len(rows))
     batch = next(client_batches(built.client_data, experiment.seeds[0], 0, client, 0))
     engine = choose_engine(experiment, built.task, built.client_data.y.device)
-    check_own_method(experiment.method, built.task, built.initial_params[0], batch, engine != "sequential")
+    method, w = experiment.method, built.initial_params[0]
+    check_own_method(method, built.task, w, batch, engine != "sequential")
+    if not built.task.class_scores:
+        method.step(built.task, w, batch, example_messages(method, w)[0], method.init_client(w))
 
 
 @contextmanager

@@ -31,6 +31,7 @@ from fedflat.own_code import short_own_code
 from fedflat.probes import ProbeRunner
 from fedflat.runs.build import BuiltRun, build_attack, build_engine, client_state_device
 from fedflat.runs.checkpoint import trial_tensors
+from fedflat.runs.client_evaluation import evaluate_on_clients
 from fedflat.runs.experiment import Experiment
 from fedflat.runs.folder import RunFolder
 from fedflat.runs.result import Result, clients_per_round, privacy_of_simulation, software_versions, summarise_history
@@ -218,6 +219,13 @@ class Training:
             lambda: [metrics_row(self.evaluator, trial, self.test, played, seconds) for trial in trials]
         )
 
+    def _evaluate_on_clients(self) -> dict[str, Any]:
+        """Evaluate every seed on single clients on rank 0, and return the fields of Result on all ranks."""
+        data, groups = self.built.client_data, self.built.evaluated_clients.groups()
+        if not groups:
+            return {}
+        return self.processes.broadcast_value(lambda: evaluate_on_clients(self.evaluator, self.trials, data, groups))
+
     def _save_checkpoint(self) -> None:
         """Save a checkpoint. If that took more than a second, wait a while until the next one.
 
@@ -285,7 +293,8 @@ class Training:
             **clients_per_round(self.built.participation, seeds, self.round),
             metric=self.built.task.metric,
             higher_is_better=self.built.task.higher_is_better,
-            **summarise_history(self.history, seeds, self.built.task.metric),
+            **summarise_history(self.history, seeds, self.built.task.main_metric()),
+            **self._evaluate_on_clients(),
         )
         if self.folder:
             self.save()

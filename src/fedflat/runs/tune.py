@@ -29,6 +29,7 @@ from fedflat.runs.interrupt import InterruptAfterRound, Interrupted
 from fedflat.runs.metrics import read_metrics
 from fedflat.runs.optuna_search import propose_points
 from fedflat.runs.read import finished_result, read_trained_run
+from fedflat.runs.result import finite_or_none
 from fedflat.runs.search_space import SearchOptions, Space, search_points
 from fedflat.runs.sweep import (
     check_holds_out,
@@ -200,4 +201,8 @@ def _summary(result: TuneResult) -> dict[str, Any]:
         {"options": t.values, "rounds": t.rounds, f"validation_{result.metric.name}": t.value, "folder": t.folder.name}
         for t in result.trials
     ]
-    return {"best": trials[0]["options"], f"test_{result.metric.name}": result.test_values, "trials": trials}
+    return {
+        "best": trials[0]["options"],
+        f"test_{result.metric.name}": finite_or_none(result.test_values),
+        "trials": trials,
+    }
