@@ -13,6 +13,7 @@ from torch import Tensor
 from fedflat.core.random import hash_words, purpose_key
 from fedflat.core.task import Samples, map_samples
 from fedflat.data.arrays import as_array, check_arrays, count_outputs, input_tensors
+from fedflat.data.torch_datasets import stack_samples
 from fedflat.errors import UserError
 
 
@@ -138,6 +139,23 @@ class Dataset:
         means, stds = (tuple(np.atleast_1d(np.asarray(v, float)).tolist()) for v in (mean, std))
         _check_normalisation(dataset, means, stds)
         return replace(dataset, mean=means, std=stds, augment=_check_augment(dataset, augment or Augment()))
+
+    @classmethod
+    def from_torch(cls, train: Any, test: Any, **options: Any) -> Dataset:
+        """Return a data set made of two map-style data sets of torch. Every sample is read once, and kept in memory.
+
+        Args:
+            train: training samples: has a length and gives pairs (x, y) by number, such as TensorDataset or Subset.
+                What x and y may be is said at `from_arrays`; images of pillow are allowed too.
+            test: test samples, of the same kind.
+            options: the other arguments of `from_arrays`, such as clients, mean, std or augment.
+
+        Raises:
+            UserError: samples cannot be read, do not fit together, or come from random transforms.
+        """
+        x, y = stack_samples("train", train)
+        x_test, y_test = stack_samples("test", test)
+        return cls.from_arrays(x, y, x_test, y_test, **options)
 
 
 def _check_normalisation(dataset: Dataset, mean: tuple[float, ...], std: tuple[float, ...]) -> None:

@@ -238,7 +238,8 @@ class Experiment(Setting):
         if self.task != "auto":
             find_task(self.task)
         if not isinstance(self.dataset, str | Dataset):
-            raise UserError("dataset", self.dataset, "must be a name or a fedflat.Dataset")
+            advice = "Dataset.from_arrays or Dataset.from_torch(train, test) makes one"
+            raise UserError("dataset", self.dataset, f"must be a name or a fedflat.Dataset; {advice}")
         if not isinstance(self.model, str | nn.Module) and not _builds(self.model):
             allowed = "a name, an nn.Module or a function without arguments that builds one"
             raise UserError("model", self.model, f"must be {allowed}")
