@@ -17,6 +17,7 @@ from fedflat.cli import main
 
 DOCS = Path(__file__).parents[2] / "docs"
 ONLY_SOMETIMES = {"privacy", "stopped", "clients_asked_per_round", "clients_replied_per_round", "metric"}
+ONLY_SOMETIMES |= {"training_clients", "held_out_clients"}
 TINY = "--rounds 1 --clients 4 --cohort 2 --partition iid --model mlp --local-epochs 1 --probes norm"
 
 
