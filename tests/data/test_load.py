@@ -9,7 +9,8 @@ import pytest
 import torch
 from PIL import Image
 
-from fedflat.data.load import DIGITS_MEAN, DIGITS_STD, list_datasets, load_dataset
+from fedflat.data.digits import DIGITS_MEAN, DIGITS_STD
+from fedflat.data.load import list_datasets, load_dataset
 from fedflat.data.prepare import prepare_dataset
 from fedflat.errors import UserError
 
@@ -39,6 +40,18 @@ def test_digits_mean_and_std_are_those_of_the_training_pixels():
     pixels = load_dataset("digits").x.double() / 255
     assert abs(pixels.mean() - DIGITS_MEAN) < 1e-5
     assert abs(pixels.std() - DIGITS_STD) < 1e-5
+
+
+def test_digits_are_those_of_scikit_learn():
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+
+    images, labels = load_digits(return_X_y=True)
+    pixels = np.round(images * (255 / 16)).astype(np.uint8).reshape(-1, 1, 8, 8)
+    parts = train_test_split(pixels, labels, test_size=0.2, random_state=0, stratify=labels)
+    digits = load_dataset("digits")
+    for ours, theirs in zip((digits.x, digits.x_test, digits.y, digits.y_test), parts, strict=True):
+        assert np.array_equal(ours.numpy(), theirs)
 
 
 def test_digits_are_the_same_every_time():

@@ -23,6 +23,7 @@ from fedflat.core.state import checksum
 from fedflat.data.arrays import check_arrays, count_outputs, input_tensors
 from fedflat.data.catalogue import DATASETS
 from fedflat.data.dataset import Dataset, dataset_tensors
+from fedflat.data.digits import load_digits_dataset
 from fedflat.data.image_files import (
     check_regular,
     explain_read_errors,
@@ -53,7 +54,6 @@ _READERS: dict[str, Callable[[Path], RawDataset]] = {"folder": read_image_folder
 FILE_KINDS = ("npz", "table")  # PATH is a file
 READ_AS_THEY_ARE = {"npz": "an npz file", "table": "a table", "text": "text"}  # need no preparation
 OWN_KINDS = (*_READERS, *READ_AS_THEY_ARE)
-DIGITS_MEAN, DIGITS_STD = 0.305434, 0.375957  # of the training pixels
 
 
 def is_own_data(name: str) -> bool:
@@ -236,7 +236,7 @@ def load_dataset(
         UserError: the data set is unknown, not prepared, or cannot be read.
     """
     if name == "digits":
-        return _digits()
+        return load_digits_dataset()
     if name == "sklearn-text":
         return load_sklearn_text(sequence_length)
     if is_own_data(name):
@@ -278,18 +278,6 @@ def _path_hint(name: str) -> str:
     if path.suffix == ".py":
         return f" (did you mean {name}:FUNCTION?)"
     return f" (did you mean {kind}:{name}?)" if kind else ""
-
-
-def _digits() -> Dataset:
-    """Return scikit-learn's 1,797 handwritten digits of 8x8 pixels; one in five of each class is a test sample."""
-    from sklearn.datasets import load_digits
-    from sklearn.model_selection import train_test_split
-
-    images, labels = load_digits(return_X_y=True)
-    pixels = np.round(images * (255 / 16)).astype(np.uint8).reshape(-1, 1, 8, 8)
-    parts = train_test_split(pixels, labels, test_size=0.2, random_state=0, stratify=labels)
-    x, x_test, y, y_test = (torch.from_numpy(np.ascontiguousarray(part)) for part in parts)
-    return Dataset("digits", x, y.long(), x_test, y_test.long(), 10, (DIGITS_MEAN,), (DIGITS_STD,))
 
 
 class CatalogueRow(NamedTuple):

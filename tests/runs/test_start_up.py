@@ -1,0 +1,35 @@
+"""What a run imports: packages that only other commands need would make every start slower."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+OTHERS = (
+    *("sklearn", "scipy", "plotly", "matplotlib", "pandas", "pyarrow"),
+    *("optuna", "flwr", "tensorboard", "wandb", "mlflow", "transformers", "torchvision"),
+)
+SCRIPT = """
+import sys
+from fedflat.cli import main
+code = main({words})
+print(*(name for name in {names} if name in sys.modules))
+sys.exit(code)
+"""
+
+
+def imported(words: list[str], names: tuple[str, ...]) -> list[str]:
+    """Return those of the packages that a command imports."""
+    script = SCRIPT.format(words=words, names=names)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()[-1].split()
+
+
+def test_help_imports_no_package() -> None:
+    assert imported(["--help"], ("torch", "numpy", "rich", "tyro", "yaml", *OTHERS)) == []
+
+
+def test_a_run_and_its_report_import_no_other_package(tmp_path: Path) -> None:
+    tiny = ["--model", "mlp", "--rounds", "1", "--local-steps", "1", "--cohort", "2", "--device", "cpu"]
+    assert set(imported(["run", "fedavg", *tiny, "--out", str(tmp_path)], OTHERS)) <= {"plotly"}  # for the page
