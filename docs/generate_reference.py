@@ -66,6 +66,7 @@ METRICS = {
 }
 CHECKPOINT = {
     "counters": "three float64: rounds trained, seconds, and local steps of all clients and seeds",
+    "threads": "the number of CPU threads, which a resumed run keeps",
     "trial.SEED.server.NAME": "the server's state; `params` is the global model, all parameters as one vector",
     "trial.SEED.clients.NAME": "what clients keep: row 0 is the initial state, the others belong to `clients.clients`",
     "trial.SEED.clients.clients": "the numbers of the clients whose states are stored",
