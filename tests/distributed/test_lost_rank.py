@@ -84,6 +84,8 @@ def test_a_killed_rank_ends_the_run_and_fewer_ranks_resume_it(alone: Path, tmp_p
     for number in (1, 2):
         _resume(number, out, tmp_path / f"resumed-{number}")
         assert_close(tmp_path / f"resumed-{number}", alone, 1e-5)
+    clients = load_file(tmp_path / "resumed-2" / "checkpoint" / "state.safetensors")["trial.0.clients.clients"].tolist()
+    assert clients == sorted(clients), "the order does not tell how many ranks there were, or that they were others"
 
 
 def _resume(number: int, killed: Path, out: Path) -> None:

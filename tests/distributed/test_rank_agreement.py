@@ -36,7 +36,7 @@ def test_every_method_equals_one_process(tmp_path: Path) -> None:
 
 
 def by_client(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors with clients in the order of their numbers; a checkpoint has them rank by rank."""
+    """Return the tensors with clients in the order of their numbers; one process has them as they first took part."""
     ordered = dict(tensors)
     for name in (name for name in tensors if name.endswith(".clients.clients")):
         order = tensors[name].argsort()

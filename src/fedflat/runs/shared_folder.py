@@ -1,8 +1,9 @@
 """The folder of a run that several processes train. Only rank 0 reads and writes it.
 
-A checkpoint is the same file that one process would write. To save it, rank 0 gathers the clients' states of all ranks;
-to load it, rank 0 sends each rank the states of the clients that it owns. So a run can be resumed with any number of
-ranks. States are sent from and to the memory of the CPU.
+A checkpoint is the file that one process would write, but for the order of the clients: here they are sorted by number,
+whereas one process has them in the order in which they first took part. To save it, rank 0 gathers the clients' states
+of all ranks; to load it, rank 0 sends each rank the states of the clients that it owns. So a run can be resumed with
+any number of ranks. States are sent from and to the memory of the CPU.
 """
 
 from __future__ import annotations
@@ -68,13 +69,16 @@ class SharedFolder:
             self._folder.finish(result)
 
     def save(self, tensors: Mapping[str, Tensor]) -> None:
-        """Replace the checkpoint by one with the clients of all ranks."""
+        """Replace the checkpoint by one with the clients of all ranks, in the order of their numbers."""
         complete = {name: tensor for name, tensor in tensors.items() if CLIENTS not in name}
         for name in (name for name in tensors if name.endswith(CLIENT_NUMBERS)):
             counts = self.processes.gather_numbers([len(tensors[name])])[:, 0].tolist()
-            complete[name] = torch.cat(self._gather(tensors[name], counts))
+            numbers = torch.cat(self._gather(tensors[name], counts))
+            order = numbers.argsort()
+            complete[name], rows = numbers[order], torch.cat([torch.zeros(1, dtype=torch.int64), order + 1])
             for table in _tables(name, tensors):
-                complete[table] = torch.cat([tensors[table][:1].cpu(), *self._gather(tensors[table][1:], counts)])
+                states = torch.cat([tensors[table][:1].cpu(), *self._gather(tensors[table][1:], counts)])
+                complete[table] = states[rows]
         if self._folder:
             self._folder.save(complete)
 
