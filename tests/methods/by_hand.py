@@ -95,10 +95,11 @@ def fedspeed(rho: float, alpha: float, lam: float, released: bool = False, raw: 
     return {"server.params": w, "clients.ghat": ghat}
 
 
-def fedsmoo(rho: float, beta: float, regularise: bool, released: bool = False) -> Numbers:
+def fedsmoo(final: float, beta: float, regularise: bool, released: bool = False, warmup: int = 0) -> Numbers:
     w, s, lam, mu, lamk = W0, np.zeros(4), np.zeros(4), np.zeros((N, 4)), np.zeros((N, 4))
-    for who, p in rounds():
+    for t, (who, p) in enumerate(rounds()):
         ends, sent = {}, {}
+        rho = 0.001 + (final - 0.001) * t / warmup if t < warmup else final
         for k in who:
             v = w
             for _ in range(STEPS[k]):

@@ -67,6 +67,7 @@ CASES: dict[str, tuple[Method, Callable[[], Numbers]]] = {
         lambda: fedspeed(0.2, 0.7, 3.0, released=True),
     ),
     "fedsmoo": (ff.FedSMOO(rho=0.2, beta=3.0), lambda: fedsmoo(0.2, 3.0, True)),
+    "fedsmoo-warm": (ff.FedSMOO(rho=0.2, beta=3.0, warmup=2), lambda: fedsmoo(0.2, 3.0, True, warmup=2)),
     "fedsmoo-": (ff.FedSMOO(rho=0.2, regularise=False), lambda: fedsmoo(0.2, 1.0, False)),
     "fedgloss": (ff.FedGloSS(rho=0.3, rho_local=0.2, beta=3.0), lambda: fedgloss(0.3, 0.2, 3.0)),
     "fedgloss-released": (

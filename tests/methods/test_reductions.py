@@ -100,6 +100,7 @@ def test_reduction(special: Method, plain: Method, setting: dict[str, Any]) -> N
         (ff.ServerYogi(), ff.ServerAdam()),
         (ff.FedDyn(dual="released"), ff.FedDyn()),
         (ff.FedSMOO(dual="released"), ff.FedSMOO()),
+        (ff.FedSMOO(warmup=3), ff.FedSMOO()),
         (ff.FedSpeed(ascent="raw"), ff.FedSpeed()),
         (ff.MoFedSAM(direction="each"), ff.MoFedSAM()),
         (ff.FedCM(), ff.FedAvg()),

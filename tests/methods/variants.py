@@ -12,6 +12,7 @@ VARIANTS: dict[str, Method] = {
     "feddyn:sam": ff.FedDyn(dyn_alpha=0.1, rho=0.1),
     "fedasam:all": ff.FedASAM(biases=True, eta=0.0),
     "fedsmoo:unregularised": ff.FedSMOO(regularise=False),
+    "fedsmoo:warm": ff.FedSMOO(warmup=3),
     "fedgf:diverged": ff.FedGF(threshold=0.0, window=2),
     "fedgf:static": ff.FedGF(static_c=0.5),
     "fedgloss:warm": ff.FedGloSS(warmup=3, dual="released"),

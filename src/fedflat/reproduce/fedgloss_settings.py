@@ -7,9 +7,10 @@ clients has the radius and the β of the SAM row.
 λ1 is that of the final model on the test set by 20 steps of power iteration; the released code takes the mean of the
 last 100 models. The released code leaks 10 % of CIFAR-10's test images into the training data.
 
-Variants: released (the divisor |C| |C_t| of the dual), and runs that decide why a method diverges here: alpha-0.1
-(FedDyn), beta-100 (FedSMOO, FedGloSS with SGD clients), dual-released (FedSMOO, FedDyn), raw-ascent (FedSpeed, in the
-released form), clip-10 (gradients of these clipped at norm 10).
+Variants: released (the divisor |C| |C_t| of the dual), warmup (FedSMOO + wp of Figures 15 and 16: its radius rises as
+FedGloSS's does), and runs that decide why a method diverges here: alpha-0.1 (FedDyn), beta-100 (FedSMOO, FedGloSS with
+SGD clients), dual-released (FedSMOO, FedDyn), raw-ascent (FedSpeed, in the released form), clip-10 (gradients of these
+clipped at norm 10).
 """
 
 from __future__ import annotations
@@ -161,6 +162,14 @@ DECIDING: dict[str, VariantChange] = {
     "raw-ascent": deciding(FedSpeed, dual="released", ascent="raw"),
     "clip-10": with_clipping,
 }
+
+
+def with_warm_up(cell: TableCell) -> dict[str, Any] | None:
+    """Return the change to FedSMOO with FedGloSS's warm-up of the radius, where FedGloSS has one ("+wp", Figure 15)."""
+    method, model = cell.setting["method"], "cnn" if cell.setting["model"] == CNN["model"] else "resnet18"
+    rounds = METHODS[f"{model} {cell.setting['dataset']}"]["fedgloss"]["method"].warmup
+    return {"method": replace(method, warmup=rounds)} if rounds and isinstance(method, FedSMOO) else None
+
 
 CIFAR = ["cnn cifar10 alpha-0", "cnn cifar10 alpha-0.05", "cnn cifar100 alpha-0", "cnn cifar100 alpha-0.5"]
 

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from statistics import fmean
 
-from fedflat.reproduce.fedgloss_settings import CIFAR, DECIDING, RESNETS, fedgloss_setting, with_released_code
+from fedflat.reproduce.fedgloss_settings import (
+    CIFAR,
+    DECIDING,
+    RESNETS,
+    fedgloss_setting,
+    with_released_code,
+    with_warm_up,
+)
 from fedflat.reproduce.table import make_table, read_rows
 
 PRETRAINED = "starts from ImageNet weights, which are not included"
@@ -28,7 +35,7 @@ TABLE3 = make_table(
     fedgloss      83.9±0.4  84.4±0.5   50.6±0.6  53.4±0.5   80.0±0.3  47.2±0.2
     """,
     measure="last100",
-    variants={"released": with_released_code, **DECIDING},
+    variants={"released": with_released_code, "warmup": with_warm_up, **DECIDING},
 )
 
 LOCAL = ("fedavg", "fedsam", "feddyn", "feddyn-sam", "fedsmoo", "fedgloss")
