@@ -76,6 +76,21 @@ def test_labels_that_do_not_count_from_0_without_gaps(y, message):
         assert Dataset.from_arrays(X, y, X, y, classes=9).classes == 9
 
 
+def test_a_class_of_the_test_set_alone_counts():
+    data = Dataset.from_arrays(X, [0, 1, 0, 1, 0, 1], X, Y)
+    assert data.classes == 3
+
+
+def test_tokens_are_whole_numbers_from_0_or_do_not_count():
+    x = np.arange(12).reshape(4, 3)
+    y = x.copy()
+    y[0, 1:] = -100
+    assert Dataset.from_arrays(x, y, x, y).classes == 12
+    y[0, 0] = -1
+    with pytest.raises(UserError, match="must be whole numbers from 0, or -100 where they do not count"):
+        Dataset.from_arrays(x, y, x, y)
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.uint8])
 def test_channels_last_images_are_refused_with_the_remedy(dtype):
     images = np.zeros((2, 8, 8, 3), dtype)

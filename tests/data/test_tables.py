@@ -115,6 +115,14 @@ def test_words_are_classes_and_a_column_names_the_clients(tmp_path: Path) -> Non
     assert result.clients == 3
 
 
+def test_clients_without_training_rows_do_not_count(tmp_path: Path) -> None:
+    """With a client for every row, those of the ten test rows have nothing to train on."""
+    table = write(tmp_path / "houses.csv", agent=[f"agent {row}" for row in range(ROWS)])
+    owner = ff.load_table(table, "sold", client="agent").owner
+    assert owner is not None
+    assert sorted(owner.tolist()) == list(range(40))
+
+
 @pytest.mark.parametrize(
     ("changes", "arguments", "message"),
     [

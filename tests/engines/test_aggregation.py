@@ -89,6 +89,14 @@ def test_a_reply_that_is_not_finite_counts_as_nothing_where_replies_are_clipped(
         np.testing.assert_array_equal(average(Aggregation(clip), rows), [0.5, 0, 0, 0])
 
 
+def test_parts_of_a_cohort_suffice_for_means_alone() -> None:
+    """Ranks exchange sums if they do: the median norm of a part is not that of the cohort."""
+    assert not Aggregation().needs_all_replies
+    assert not Aggregation(ClipBound(1.0, of_median=False)).needs_all_replies
+    assert Aggregation(ClipBound(1.0, of_median=True)).needs_all_replies
+    assert Aggregation(rule="median").needs_all_replies
+
+
 def test_bookkeeping_is_neither_measured_nor_scaled() -> None:
     """FedNova's number of steps would otherwise use up the bound."""
     replies = fednova.Reply(torch.eye(3).double() * 4, torch.tensor([100.0, 100.0, 400.0]).double())

@@ -171,6 +171,15 @@ def test_options_of_a_wrapped_method() -> None:
     experiment = sweeps.with_options(wrapped, {"rho": 0.7, "beta": 0.5, "lr": 0.3})
     assert hyper_parameters(experiment.method) == {"inner.rho": 0.7, "beta": 0.5, "server_lr": 1.0}
     assert experiment.lr == 0.3
+    both = dataclasses.replace(BASE, method=ff.ServerMomentum(inner=ff.FedSMOO(beta=10.0)))
+    assert sweeps.with_options(both, {"beta": 0.5}).method == ff.ServerMomentum(beta=0.5, inner=ff.FedSMOO(beta=10.0))
+
+
+def test_points_with_attackers_train_one_by_one() -> None:
+    """Attacks are functions of a client's number, which lanes of several points would shift."""
+    attacked = dataclasses.replace(BASE, attackers=0.5)
+    experiments = [each for _, each in sweeps.grid_points(attacked, {"lr": [0.1, 0.2]})]
+    assert sweeps.group_experiments(experiments, at_once=8) == [[0], [1]]
 
 
 @pytest.mark.parametrize(

@@ -126,6 +126,9 @@ def test_metrics_are_those_of_scikit_learn():
     assert loss == pytest.approx(float(F.binary_cross_entropy_with_logits(torch.tensor(out), torch.tensor(y).double())))
     expected = {"f1": f1_score(y, out > 0, average="macro"), "auroc": roc_auc_score(y, out, average="macro")}
     assert metrics == pytest.approx(expected)
+    y[:, 1] = 1  # auroc is not defined for a label that is always true
+    _, metrics = measured("multilabel", torch.tensor(out), torch.tensor(y))
+    assert metrics["auroc"] == pytest.approx(roc_auc_score(y[:, [0, 2]], out[:, [0, 2]], average="macro"))
     numbers = rng.normal(size=10)
     loss, metrics = measured("regression", torch.tensor(out[:, :1]), torch.tensor(numbers))
     error = out[:, 0] - numbers
@@ -147,6 +150,9 @@ def test_perplexity_counts_tokens_and_not_texts():
     assert loss == pytest.approx(mean)
     assert metrics["perplexity"] == pytest.approx(np.exp(mean))
     assert metrics["accuracy"] == pytest.approx(float((out.argmax(-1) == y)[y != IGNORED].double().mean()))
+    of_text = TASKS["next-token"](nn.Linear(1, 1)).sample_losses(out, Batch(out, y, torch.ones(4).bool(), None))
+    assert float(of_text[0]) == pytest.approx(float(F.cross_entropy(out[0, 0], y[0, 0])))
+    assert float(of_text[1]) == pytest.approx(float(F.cross_entropy(out[1], y[1])))
 
 
 def test_a_task_made_of_functions():

@@ -21,7 +21,9 @@ def batch(samples: int, padding: int = 0, key: bool = False) -> Batch:
 
 def convolutional() -> nn.Module:
     torch.manual_seed(0)
-    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(64, 2)).double()
+    return nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4, eps=0.1), nn.ReLU(), nn.Flatten(), nn.Linear(64, 2)
+    ).double()
 
 
 def flat(task: Task) -> torch.Tensor:
@@ -54,6 +56,13 @@ def test_dropout_depends_on_the_samples_keys_alone():
     assert torch.equal(dropped, (out == 0).any(-1))
     assert 0.2 < dropped.double().mean() < 0.8
     assert not (task.outputs(flat(task), data._replace(key=None)) == 0).any()
+
+
+def test_two_dropout_layers_draw_different_masks():
+    """Otherwise the second would drop what the first has dropped already."""
+    task = Task(adapt_layers(nn.Sequential(nn.Conv2d(3, 8, 1), nn.Dropout(0.5), nn.Dropout(0.5)).double())[0])
+    dropped = (task.outputs(flat(task), batch(6, key=True)) == 0).double().mean()
+    assert 0.7 < dropped < 0.8  # three in four
 
 
 def test_frozen_parameters_are_not_in_w_and_stay():

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from tiny_runs import tiny_experiment
 
 import fedflat as ff
+from fedflat.core.metric import MainMetric, common_metric
 from fedflat.engine.participation import Participation
 from fedflat.runs import result as results
 from fedflat.runs.result import (
@@ -125,3 +126,11 @@ def test_the_guarantee_is_that_of_the_seed_with_the_largest_epsilon(monkeypatch:
     weighted = privacy_of_simulation(ff.Private(), seeds, 4, Participation([6] * 4, 1, "weighted"))
     assert weighted is not None
     assert weighted["known"] == (4, False, None), "only a uniform draw helps"
+
+
+def test_runs_with_different_metrics_have_none_in_common() -> None:
+    accuracy, mse = MainMetric(), MainMetric("mse", higher_is_better=False)
+    assert common_metric([mse, mse]) == mse
+    assert common_metric([]) == accuracy
+    assert common_metric([mse, accuracy]).name == "metric"
+    assert common_metric([MainMetric("own", True), MainMetric("own", False)]).name == "metric"

@@ -1,0 +1,45 @@
+"""A search: which trials go on, and what the best one is measured on."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from tiny_runs import tiny_experiment
+
+import fedflat as ff
+from fedflat.core.metric import MainMetric
+from fedflat.runs.tune import TuneTrial, _value_at
+
+
+def test_the_best_half_rounded_up_goes_on_and_is_measured_on_the_test_set(tmp_path: Path) -> None:
+    """Of 5 trials 3 go on to round 4, and 2 of them to round 8."""
+    data = tiny_experiment().dataset
+    data = dataclasses.replace(data, y_test=1 - data.y)  # the test set contradicts the held-out samples
+    base = tiny_experiment(dataset=data, validation=0.25, rounds=8)
+    space = {"lr": [1e-4, 1e-3, 0.01, 0.1, 0.3]}
+    found = ff.tune(base, space, tmp_path, ff.SearchOptions(sampler="grid", trials=5, keep=0.5, min_rounds=2))
+    assert Counter(trial.rounds for trial in found.trials) == {2: 2, 4: 1, 8: 2}
+    best = found.trials[0]
+    assert best.value == max(trial.value for trial in found.trials[:2])
+    model = ff.load_model(best.folder, experiment=best.experiment)
+    right = (model(data.x_test).argmax(1) == data.y_test).double().mean()
+    assert found.test_values == [pytest.approx(float(right))]
+    assert found.test_values != [best.value]
+
+
+@pytest.mark.parametrize(("losses", "expected"), [((0.5, 0.7), 0.3), ((0.5,), None), ((0.5, None), None), ((), None)])
+def test_a_trial_counts_if_all_its_seeds_have_a_value(
+    losses: tuple[float | None, ...], expected: float | None, tmp_path: Path
+) -> None:
+    rows = [
+        {"round": 2, "seed": seed, "accuracy": 0.2 + 0.2 * seed, "loss": loss, "seconds": 0.1}
+        for seed, loss in enumerate(losses)
+    ]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    trial = TuneTrial({}, tiny_experiment(seeds=(0, 1)), tmp_path)
+    value = _value_at(trial, 2, MainMetric())
+    assert value == (expected if expected is None else pytest.approx(expected))
