@@ -75,7 +75,7 @@ browser:
 
 docs: $(DOCS)/packages
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict --quiet
-	@echo "the site is in build/site/index.html"
+	@echo "the site is in build/site; its search needs a server: $(PYTHON) -m http.server -d build/site"
 
 docs-serve: $(DOCS)/packages
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs serve
