@@ -73,8 +73,9 @@ browser:
 	(apt-get update && apt-get install -y --no-install-recommends chromium chromium-driver) > /dev/null \
 	  || echo "chromium could not be installed: the browser tests will be skipped"
 
+# Warnings are failures, but not with --quiet, which hides them from --strict.
 docs: $(DOCS)/packages
-	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict
 	@echo "the site is in build/site; its search needs a server: $(PYTHON) -m http.server -d build/site"
 
 docs-serve: $(DOCS)/packages

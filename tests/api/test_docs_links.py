@@ -37,6 +37,17 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert anchor in anchors(target), f"{path}#{anchor}"
 
 
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page.is_relative_to(ROOT / "docs")], ids=lambda page: page.name
+)
+def test_no_brackets_that_the_site_takes_for_a_reference(page: Path) -> None:
+    assert re.findall(r"\w*\]\[\w*", prose(page)) == [], "write [grid, grid] or put it between backticks"
+
+
+def test_the_site_is_built_strictly() -> None:
+    assert re.search(r"mkdocs build --strict$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M)
+
+
 def test_every_link_of_the_site_s_navigation_exists() -> None:
     nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2]
     from_outside = {"index.md", "contributing.md", "changelog.md", "code-of-conduct.md", "security.md", "results.md"}
