@@ -109,7 +109,8 @@ def test_words_are_classes_and_a_column_names_the_clients(tmp_path: Path) -> Non
     assert data.owner is not None
     assert set(data.owner.tolist()) == {0, 1, 2}
     assert data.test_owner is not None
-    assert len(data.test_owner) == len(data.y_test)
+    sizes = np.bincount(data.owner) + np.bincount(data.test_owner)
+    assert np.bincount(data.test_owner).tolist() == np.round(0.2 * sizes).tolist()  # a share of each client
     assert data.x.shape[1] == 2 + 3 + 1  # area, rooms, three cities, price
     result = ff.run(ff.Experiment(dataset=data, rounds=1, cohort=2))
     assert result.clients == 3

@@ -8,7 +8,16 @@ from typing import Any
 
 import fedflat as ff
 
-EXPERIMENT = ff.Experiment(rounds=4, clients=4, cohort=4, partition="iid", model="mlp", local_epochs=1, device="cpu")
+EXPERIMENT = ff.Experiment(
+    rounds=4,
+    clients=5,
+    holdout_clients=0.2,
+    cohort=4,
+    partition="iid",
+    model="mlp",
+    local_epochs=1,
+    device="cpu",
+)
 
 
 class Second:
@@ -26,5 +35,6 @@ class Second:
 
 stops = Second(fails=False)
 result = ff.run(EXPERIMENT, out=f"{sys.argv[1]}/stopped", callbacks=[stops])
-print(f"rank {os.environ['RANK']}: {result.rounds} {result.stopped} {stops.calls}\n", end="", flush=True)
+held_out = result.held_out_clients and result.held_out_clients["mean"]
+print(f"rank {os.environ['RANK']}: {result.rounds} {result.stopped} {stops.calls} {held_out}\n", end="", flush=True)
 ff.run(EXPERIMENT, out=f"{sys.argv[1]}/failed", callbacks=[Second(fails=True)])

@@ -13,6 +13,7 @@ from torch import Tensor
 
 sys.path.append(str(Path(__file__).parents[1] / "methods"))
 
+import number_problem
 import tiny_problem as tiny
 import token_problem
 from variants import DEFAULTS
@@ -34,6 +35,7 @@ from fedflat.runs.shared_folder import SharedFolder
 COHORTS = ([0, 2, 1], [1], [3], [2, 0, 3, 1])  # in the second round two clients, one for each seed
 ROUNDS = 3
 TOKENS = "scaffold on tokens"
+NUMBERS = "fedgloss on numbers"
 
 
 class MemoryFolder:
@@ -85,6 +87,7 @@ def main(out: str) -> None:
         for name, (method, replies) in CASES.items():
             results |= gathered(processes, name, train(method, "distributed", **replies))
         results |= gathered(processes, TOKENS, token_problem.train(SCAFFOLD(), "distributed", cohorts=COHORTS))
+        results |= gathered(processes, NUMBERS, number_problem.train(FedGloSS(), "distributed", cohorts=COHORTS))
         if processes.leads:
             save_file({name: tensor.contiguous().clone() for name, tensor in results.items()}, out)
 

@@ -69,6 +69,26 @@ def test_text_with_lora_equals_a_simulation(tmp_path: Path, monkeypatch: pytest.
     assert_same(model, simulate(experiment))
 
 
+def test_a_regression_on_a_table_equals_a_simulation(tmp_path: Path) -> None:
+    """Every node takes its client's rows of the table; the server evaluates on the clients' own test samples."""
+    rows = [f"{n % 7},{n % 3},{'ab'[n % 2]},{n % 4},{n % 7 - n % 3}" for n in range(60)]
+    (tmp_path / "t.csv").write_text("\n".join(["a,b,c,client,y", *rows]))
+    columns = {"target_column": ("y",), "feature_columns": ("a", "b", "c"), "client_column": "client"}
+    own = {"dataset": f"table:{tmp_path / 't.csv'}", "task": "regression", "partition": "natural", "model": "mlp"}
+    experiment = dataclasses.replace(EXPERIMENT, **own, **columns, method=ff.SCAFFOLD())
+    assert_same(federate(Loopback(experiment), experiment, tmp_path / "run"), simulate(experiment))
+    result = read.read_stored_run(tmp_path / "run").result
+    assert result is not None
+    assert result.training_clients is not None
+    assert result.training_clients["clients"] == 4
+
+
+def test_held_out_clients_are_for_simulations() -> None:
+    experiment = dataclasses.replace(EXPERIMENT, holdout_clients=0.25)
+    with pytest.raises(ff.UserError, match="is for simulations"):
+        from_run_config(to_run_config(experiment, FederationOptions()))
+
+
 def test_equal_weights_and_another_seed(tmp_path: Path) -> None:
     experiment = dataclasses.replace(EXPERIMENT, method=ff.SCAFFOLD(), weights="uniform", seeds=(3,))
     assert_same(federate(Loopback(experiment), experiment, tmp_path / "run"), simulate(experiment))

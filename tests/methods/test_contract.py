@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import number_problem
 import pytest
 import tiny_problem as tiny
 import token_problem
@@ -18,11 +19,14 @@ from fedflat.core.method import Cohort, Method
 from fedflat.core.state import pack_state, stack_states, tree_map
 from fedflat.engine import ENGINES
 from fedflat.engine.rounds import Trial
+from fedflat.errors import UserError
 from fedflat.methods.wrappers import Wrapper
 from fedflat.options import check
 from fedflat.runs.config import method_from_dict, method_to_dict
 
 STEPS = {name: method for name, method in DEFAULTS.items() if not isinstance(method, Wrapper)}  # a wrapper has none
+
+COMPARE_CLASS_SCORES = ("FedNTD", "FedSOL", "FedSOLAblation", "FedGMT")
 
 every_method = pytest.mark.parametrize("method", ALL.values(), ids=ALL)
 
@@ -44,6 +48,28 @@ def test_engines_agree_on_tokens_with_lora(name: str, engine: str) -> None:
     for ours, theirs in zip(*trials, strict=True):
         for key, value in theirs.pack().items():
             torch.testing.assert_close(ours.pack()[key], value, rtol=0, atol=1e-10, msg=key)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "scaffold", "fedgloss", "fedgf", "fednova", "naivefedgloss"])
+@pytest.mark.parametrize("engine", [name for name in ENGINES if name != "sequential"])
+def test_engines_agree_on_a_regression(name: str, engine: str) -> None:
+    trials = [number_problem.train(DEFAULTS[name], each) for each in (engine, "sequential")]
+    for ours, theirs in zip(*trials, strict=True):
+        for key, value in theirs.pack().items():
+            torch.testing.assert_close(ours.pack()[key], value, rtol=0, atol=1e-10, msg=key)
+
+
+@every_method
+def test_a_regression_is_trained_or_refused_by_name(method: Method) -> None:
+    inner = method
+    while isinstance(inner, Wrapper):
+        inner = inner.inner
+    if type(inner).__name__ in COMPARE_CLASS_SCORES:
+        with pytest.raises(UserError, match='task="regression": this method compares class scores'):
+            number_problem.train(method, "sequential", rounds=range(1))
+        return
+    (trial, _) = number_problem.train(method, "sequential", rounds=range(1))
+    assert bool(trial.server.params.isfinite().all())
 
 
 @every_method

@@ -34,8 +34,8 @@ class TableColumns(NamedTuple):
         target: the columns to predict.
         features: the columns to predict them from; all others unless given.
         client: the column that names each row's client, "" if a partition assigns the rows.
-        test_split: the share of rows that are test samples, drawn by a hash of their numbers; or a column that says
-            "test", 1 or true in these rows.
+        test_split: the share of rows that are test samples, of each client if there are some, drawn by a hash of the
+            rows' numbers; or a column that says "test", 1 or true in these rows.
         task: what is learned, as the option `task`; "auto" goes by the target.
         target_scale: "standard" to standardise the numbers of a regression, "none" to use them as they are.
     """
@@ -67,7 +67,8 @@ def load_table(
         target: the column to predict, or several.
         features: the columns to predict it from; all that are not used otherwise unless given.
         client: the column that names each row's client, None if a partition assigns the rows.
-        test_split: the share of rows that are test samples, or a column that says "test", 1 or true in these rows.
+        test_split: the share of rows that are test samples, of each client if `client` is given; or a column that says
+            "test", 1 or true in these rows.
         task: "classification", "regression", "multilabel" or a task of your own; "auto" goes by the target.
         target_scale: "standard" divides the numbers of a regression by their standard deviation, after subtracting
             their mean, both of the training rows; "none" leaves them.
@@ -93,7 +94,7 @@ def read_table(path: Path, used: TableColumns, name: str = "") -> Dataset:
     """
     columns = _read_columns(path)
     target, features = _used_columns(path, used, columns)
-    test = _test_rows(path, used.test_split, columns)
+    test = _test_rows(path, used, columns)
     train = ~test
     x = np.concatenate([_feature(path, each, columns[each], train) for each in features], axis=1)
     y = _target(path, target, columns, used.task)
@@ -158,20 +159,29 @@ def _listed_names(names: Sequence[str], columns: Columns) -> tuple[str, ...]:
     return tuple(part for name in names for part in ([name] if name in columns else name.split(",")))
 
 
-def _test_rows(path: Path, test: float | str, columns: Columns) -> np.ndarray:
+def _test_rows(path: Path, used: TableColumns, columns: Columns) -> np.ndarray:
     """Return which rows are test samples, bool [n]; raise UserError if all or none are."""
-    rows = len(next(iter(columns.values())))
+    test, rows = used.test_split, len(next(iter(columns.values())))
     if isinstance(test, str):
         chosen = np.array([value == 1 or str(value).lower() in TEST_WORDS for value in columns[test].tolist()])
     elif not 0 < test < 1:
         raise UserError("test_split", test, "must be a share between 0 and 1, or the name of a column")
     else:
-        order = hash_words(purpose_key("table"), torch.arange(rows)).argsort(stable=True).numpy()
-        chosen = np.isin(np.arange(rows), order[: round(test * rows)])
+        chosen = _draw_rows(test, number_clients(columns[used.client]) if used.client else np.zeros(rows, np.int64))
     if not 0 < chosen.sum() < rows:
         known = f"; test rows say {', '.join(TEST_WORDS)}" if isinstance(test, str) else ""
         problem = f"leaves {rows - chosen.sum()} training and {chosen.sum()} test rows of {path}{known}"
         raise UserError("test_split", test, problem)
+    return chosen
+
+
+def _draw_rows(share: float, group: np.ndarray) -> np.ndarray:
+    """Return a share of the rows of each group, rounded, by a hash of the row's number: bool [n]."""
+    keys = hash_words(purpose_key("table"), torch.arange(len(group))).numpy()
+    order, sizes = np.lexsort((keys, group)), np.bincount(group)
+    place = np.arange(len(group)) - np.repeat(np.cumsum(sizes) - sizes, sizes)  # of each row within its group
+    chosen = np.empty(len(group), bool)
+    chosen[order] = place < np.round(share * np.repeat(sizes, sizes))
     return chosen
 
 

@@ -85,9 +85,13 @@ def _windows_of_texts(name: str, texts: Sequence[bytes], length: int) -> Dataset
     train = [cut_windows(text[:end], length) for text, end in zip(texts, ends, strict=True)]
     test = [cut_windows(text[end:], length) for text, end in zip(texts, ends, strict=True)]
     x, y, x_test, y_test = (torch.cat(part) for windows in (train, test) for part in zip(*windows, strict=True))
-    owner = torch.arange(len(texts)).repeat_interleave(torch.tensor([len(inputs) for inputs, _ in train]))
+    owner, test_owner = (
+        torch.arange(len(texts)).repeat_interleave(torch.tensor([len(inputs) for inputs, _ in windows]))
+        for windows in (train, test)
+    )
     content = {"x": x, "y": y, "x_test": x_test, "y_test": y_test, "owner": owner}
-    return Dataset(name, x, y, x_test, y_test, BYTES, owner=owner, fingerprint=f"{checksum(content):08x}")
+    fingerprint = f"{checksum(content):08x}"
+    return Dataset(name, x, y, x_test, y_test, BYTES, owner=owner, fingerprint=fingerprint, test_owner=test_owner)
 
 
 def cut_windows(text: bytes, length: int) -> tuple[Tensor, Tensor]:

@@ -29,7 +29,7 @@ from fedflat.probes import check_probe_names
 DEFAULT_EPOCHS = 5  # local epochs, unless local_epochs or local_steps is given
 Share = Annotated[float, Range(0, 1, open=True)]  # of all clients
 TABLE_OPTIONS = ("target_column", "feature_columns", "client_column", "test_split", "target_scale")
-DATA_OPTIONS = ("dataset", "sequence_length", *TABLE_OPTIONS, "task")  # what the samples depend on before the split
+DATA_OPTIONS = ("dataset", "sequence_length", *TABLE_OPTIONS, "task")  # what samples and targets depend on
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ class Setting:
     client_column: str = ""
     """Column of table:FILE that names each row's client; a partition assigns the rows unless given."""
     test_split: Annotated[float, Range(0, 1, open=True)] | str = 0.2
-    """Test rows of table:FILE: their share, drawn by a hash, or a column that says test, 1 or true in these rows."""
+    """Test rows of table:FILE: their share (of each client), drawn by a hash, or a column that says test, 1 or true."""
     target_scale: Literal["standard", "none"] = "standard"
     """Targets of a regression on table:FILE: standardised by the training rows, or as they are."""
     model: Any = "auto"
