@@ -29,7 +29,7 @@ def test_the_page_runs(capsys: pytest.CaptureFixture[str], tmp_path: Path, monke
     names = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
     assert names == ["mse", "mae", "pinball"]
     assert scope["result"].final < 1
-    assert scope["houses"].x.shape == (24, 4)
+    assert scope["houses"].x.shape == (25, 4)
     assert int(scope["houses"].owner.max()) == 4
 
 

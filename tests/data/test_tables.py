@@ -118,10 +118,12 @@ def test_words_are_classes_and_a_column_names_the_clients(tmp_path: Path) -> Non
 
 def test_clients_without_training_rows_do_not_count(tmp_path: Path) -> None:
     """With a client for every row, those of the ten test rows have nothing to train on."""
-    table = write(tmp_path / "houses.csv", agent=[f"agent {row}" for row in range(ROWS)])
-    owner = ff.load_table(table, "sold", client="agent").owner
-    assert owner is not None
-    assert sorted(owner.tolist()) == list(range(40))
+    agents, fold = [f"agent {row:02}" for row in range(ROWS)], [int(row % 5 == 0) for row in range(ROWS)]
+    data = ff.load_table(write(tmp_path / "houses.csv", agent=agents, fold=fold), "sold", (), "agent", "fold")
+    assert data.owner is not None
+    assert data.owner.tolist() == list(range(40))
+    assert data.test_owner is not None
+    assert data.test_owner.tolist() == [-1] * 10
 
 
 @pytest.mark.parametrize(
