@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,21 @@ def shorten(value: Any) -> str:
     except ValueError:  # Python refuses to write whole numbers of thousands of digits
         text = "a number of too many digits"
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+
+
+def import_extra(module: str, extra: str, option: str, value: Any) -> Any:
+    """Return a module of an optional part of the package; raise UserError if it is not installed.
+
+    Args:
+        module: such as "transformers".
+        extra: the name of the part in pyproject.toml, such as "hf".
+        option: the option that needs the module.
+        value: that option's value.
+    """
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise UserError(option, value, f"needs {module}; run: pip install 'fedflat[{extra}]' ({error})") from None
 
 
 ALIASES = {  # what people write elsewhere, and our word for it

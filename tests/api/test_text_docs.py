@@ -10,7 +10,7 @@ import pytest
 
 from fedflat.cli import main
 
-PAGE = (Path(__file__).parents[2] / "docs" / "text.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "text.md").read_text(encoding="utf-8").partition("## Hugging Face")[0]
 LIGHT = "--rounds 1 --batch-size 8 --cohort 2 --model char-lstm --sequence-length 8 --local-steps 1"
 
 

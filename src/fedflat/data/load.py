@@ -24,6 +24,7 @@ from fedflat.data.arrays import check_arrays, count_outputs, input_tensors
 from fedflat.data.catalogue import DATASETS
 from fedflat.data.dataset import Dataset, dataset_tensors
 from fedflat.data.digits import load_digits_dataset
+from fedflat.data.hugging_face import load_hugging_face_data, load_tokenizer
 from fedflat.data.image_files import (
     check_regular,
     explain_read_errors,
@@ -222,15 +223,17 @@ def load_dataset(
     cache: Path | None = None,
     sequence_length: int = SEQUENCE_LENGTH,
     columns: TableColumns | None = None,
+    tokenizer: str = "",
 ) -> Dataset:
     """Return the data set called `name`.
 
     Args:
         name: "digits", "sklearn-text", a data set of the catalogue that is prepared, folder:PATH, npz:FILE,
-            parquet:PATH, table:FILE, text:PATH, or PATH.py:FUNCTION.
+            parquet:PATH, table:FILE, text:PATH, hf:FOLDER, hf:NAME, or PATH.py:FUNCTION.
         cache: folder of prepared sets; FEDFLAT_CACHE or ~/.cache/fedflat unless given.
         sequence_length: tokens in a sample of text.
-        columns: which columns of table:FILE are used, and for what.
+        columns: which columns of table:FILE or hf:NAME are used, and for what.
+        tokenizer: a model hf:FOLDER, whose tokenizer makes tokens of the texts of hf:NAME.
 
     Raises:
         UserError: the data set is unknown, not prepared, or cannot be read.
@@ -239,18 +242,34 @@ def load_dataset(
         return load_digits_dataset()
     if name == "sklearn-text":
         return load_sklearn_text(sequence_length)
+    if name.startswith("hf:"):
+        return _load_hugging_face(name, columns or TableColumns(), sequence_length, tokenizer)
     if is_own_data(name):
         return load_own_data(name, cache, sequence_length=sequence_length, columns=columns)
     if is_own_code(name):
         return _call_own_loader(name)
     if name not in DATASETS:
-        known = ["digits", "sklearn-text", *DATASETS, *(f"{kind}:PATH" for kind in OWN_KINDS), "FILE.py:FUNCTION"]
+        known = [
+            "digits",
+            "sklearn-text",
+            *DATASETS,
+            *(f"{kind}:PATH" for kind in OWN_KINDS),
+            "hf:NAME",
+            "FILE.py:FUNCTION",
+        ]
         hint = _path_hint(name) or near_miss(name, known)
         raise UserError("dataset", name, f"unknown data set{hint}; allowed: {', '.join(known)}")
     path = prepared_path(name, cache)
     if not path.exists():
         raise UserError("dataset", name, f"not prepared in {path.parent}; run: fedflat data prepare {name}")
     return read_prepared(path)
+
+
+def _load_hugging_face(name: str, columns: TableColumns, sequence_length: int, tokenizer: str) -> Dataset:
+    """Return the data set hf:FOLDER or hf:NAME."""
+    text, label = (next(iter(found), None) for found in (columns.features, columns.target))
+    source, client = name.removeprefix("hf:"), columns.client or None
+    return load_hugging_face_data(source, load_tokenizer(tokenizer), text, label, client, sequence_length, name)
 
 
 def _call_own_loader(name: str) -> Dataset:

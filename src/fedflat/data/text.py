@@ -9,6 +9,7 @@ bytes, is its test text.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -56,9 +57,9 @@ def load_sklearn_text(length: int = SEQUENCE_LENGTH) -> Dataset:
     Args:
         length: as in `load_text`.
     """
-    import sklearn.datasets
-
-    paths = sorted((Path(sklearn.datasets.__file__).parent / "descr").glob("*.rst"))
+    package = find_spec("sklearn")  # which is not imported for its files
+    assert package, "scikit-learn is one of the package's requirements"
+    paths = sorted((Path(str(package.origin)).parent / "datasets" / "descr").glob("*.rst"))
     return _windows_of_texts("sklearn-text", [_read_text(path) for path in paths], length)
 
 

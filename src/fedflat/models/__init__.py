@@ -60,7 +60,9 @@ def build_model(name: str, shape: Shape, classes: int) -> nn.Module:
     if name not in known:
         hint = f" (did you mean {name}:CLASS?)" if name.endswith(".py") else near_miss(name, known)
         listed = ", ".join(known)
-        raise UserError("model", name, f"unknown model{hint}; the models are {listed}, or one of yours, FILE.py:CLASS")
+        raise UserError(
+            "model", name, f"unknown model{hint}; the models are {listed}, or one of yours, FILE.py:CLASS or hf:FOLDER"
+        )
     return known[name](shape, classes)
 
 

@@ -37,6 +37,7 @@ from fedflat.errors import NOT_SHOWN, UserError, mention
 from fedflat.methods.differential_privacy import set_noise_key
 from fedflat.models import TEXT_MODELS, build_model
 from fedflat.models.adapt import adapt_layers, load_weights
+from fedflat.models.hugging_face import adapt_hugging_face, is_hugging_face, load_hugging_face_model
 from fedflat.own_code import is_own_code
 from fedflat.runs.client_evaluation import EvaluatedClients, choose_held_out, evaluated_clients
 from fedflat.runs.experiment import Experiment, Setting
@@ -122,7 +123,7 @@ def build_run(
     task = task_class(models[0].to(device), set_precision(experiment.precision, device))
     starts = [task.flatten(dict(model.named_parameters())).detach().to(device) for model in models]
     _check_optimiser(experiment, starts[0])
-    given = not isinstance(experiment.model, str) or is_own_code(experiment.model)
+    given = not isinstance(experiment.model, str) or is_own_code(experiment.model) or is_hugging_face(experiment.model)
     if len(client_data.y) and (given or task_class is not Task or experiment.model in TEXT_MODELS):
         two = client_data.samples(torch.tensor([0, len(client_data.y) - 1]))  # of a single sample, twice the same
         check_model_output(task, starts[0], two, dataset.classes)
@@ -207,7 +208,8 @@ def load_run_dataset(experiment: Experiment) -> Dataset:
     experiment.check_named("give the object itself: fedflat.Experiment(dataset=..., model=...)")
     given = experiment.dataset
     if not isinstance(given, Dataset):
-        given = load_dataset(given, None, experiment.sequence_length, table_columns(experiment))
+        tokenizer = experiment.model if is_hugging_face(experiment.model) else ""
+        given = load_dataset(given, None, experiment.sequence_length, table_columns(experiment), tokenizer)
     return hold_out(given, experiment.validation)
 
 
@@ -304,9 +306,13 @@ def _new_model(experiment: Experiment, dataset: Dataset) -> nn.Module:
     model = experiment.model
     if isinstance(model, str):
         name = default_model(dataset) if model == "auto" else model
-        model = build_model(name, dataset.shape, dataset.classes)
+        if is_hugging_face(name):
+            model = load_hugging_face_model(name, _task_class(experiment, dataset).name, dataset.classes)
+        else:
+            model = build_model(name, dataset.shape, dataset.classes)
     model, replaced = adapt_layers(model if isinstance(model, nn.Module) else model())
     check_model(model)
+    adapt_hugging_face(model)
     if replaced:
         _say_once(f"model: {replaced} replaced by fedflat's own, which know the padding of a batch (docs/models.md)")
     return model

@@ -38,21 +38,23 @@ class Setting:
 
     dataset: Any = "digits"
     """Data set: digits, a prepared one (fedflat data list), folder:PATH, npz:FILE, parquet:PATH, table:FILE (CSV or
-    parquet), text:PATH (a file for each client), sklearn-text or FILE.py:FUNCTION."""
+    parquet), text:PATH (a file for each client), sklearn-text, hf:FOLDER or hf:NAME (Hugging Face) or
+    FILE.py:FUNCTION."""
     sequence_length: Annotated[int, Range(1, 1_000_000)] = SEQUENCE_LENGTH
-    """Tokens (bytes) in a sample of text:PATH and sklearn-text."""
+    """Tokens in a sample of text:PATH, sklearn-text and hf:NAME."""
     target_column: tuple[str, ...] = ()
-    """Column of table:FILE to predict, or several."""
+    """Column of table:FILE or hf:NAME to predict, or several."""
     feature_columns: tuple[str, ...] = ()
-    """Columns of table:FILE to predict it from; all that are not used otherwise unless given."""
+    """Columns of table:FILE to predict it from; all that are not used otherwise unless given. Of hf:NAME, the column
+    of texts."""
     client_column: str = ""
-    """Column of table:FILE that names each row's client; a partition assigns the rows unless given."""
+    """Column of table:FILE or hf:NAME that names each row's client; a partition assigns the rows unless given."""
     test_split: Annotated[float, Range(0, 1, open=True)] | str = 0.2
     """Test rows of table:FILE: their share (of each client), drawn by a hash, or a column that says test, 1 or true."""
     target_scale: Literal["standard", "none"] = "standard"
     """Targets of a regression on table:FILE: standardised by the training rows, or as they are."""
     model: Any = "auto"
-    """Architecture (docs/models.md), auto for the one that suits the data set, or FILE.py:CLASS."""
+    """Architecture (docs/models.md), auto for the one that suits the data set, FILE.py:CLASS or hf:FOLDER."""
     task: Any = "auto"
     """What is learned: classification, multilabel, regression, next-token or FILE.py:CLASS; auto goes by the data."""
     init: str | None = None
