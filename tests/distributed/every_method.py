@@ -16,7 +16,7 @@ sys.path.append(str(Path(__file__).parents[1] / "methods"))
 import number_problem
 import tiny_problem as tiny
 import token_problem
-from variants import DEFAULTS
+from variants import AVERAGED, DEFAULTS
 
 from fedflat.core.method import Method
 from fedflat.engine import ENGINES
@@ -77,7 +77,8 @@ ROBUST: dict[str, tuple[Method, dict[str, Any]]] = {
     "trimmed": (FedNova(), {"aggregation": Aggregation(rule="trimmed", share=0.25), "attack": NOISE}),
     "krum": (NaiveFedGloSS(), {"aggregation": Aggregation(rule="krum", attackers=1), "attack": NOISE}),
 }  # method, and how its replies are changed and averaged
-CASES: dict[str, tuple[Method, dict[str, Any]]] = {name: (method, {}) for name, method in DEFAULTS.items()} | ROBUST
+BESIDE = ROBUST | {name: (AVERAGED[name], {}) for name in ("server+fedsam", "local+compress+scaffold")}
+CASES: dict[str, tuple[Method, dict[str, Any]]] = {name: (method, {}) for name, method in DEFAULTS.items()} | BESIDE
 
 
 def main(out: str) -> None:

@@ -32,7 +32,7 @@ def test_every_method_equals_one_process(tmp_path: Path) -> None:
         with launched(torchrun(ranks, worker.__file__, str(out))) as process:
             finish(process)
         got = by_client(load_file(out))
-        assert {name.partition("/")[0] for name in got} == {*METHODS, *worker.ROBUST, worker.TOKENS, worker.NUMBERS}
+        assert {name.partition("/")[0] for name in got} == {*METHODS, *worker.BESIDE, worker.TOKENS, worker.NUMBERS}
         assert got.keys() == expected.keys()
         for name, tensor in expected.items():
             torch.testing.assert_close(got[name], tensor, rtol=0, atol=1e-10, msg=f"{ranks} ranks: {name}")

@@ -103,7 +103,7 @@ def simulate(experiment: ff.Experiment, missing: Mapping[int, set[int]] | None =
     experiment = dataclasses.replace(experiment, engine="sequential", device="cpu")
     built = build_run(experiment)
     (trial,) = built.trials(experiment)
-    engine = Sequential(experiment.method, built.task, built.client_data)
+    engine = Sequential(built.method, built.task, built.client_data)
     for r in range(experiment.rounds):
         asked = choose_cohort(trial.seed, r, experiment.clients, experiment.cohort)
         clients = [client for client in asked if client not in (missing or {}).get(r, set())]
@@ -116,7 +116,7 @@ def _round(experiment: ff.Experiment, built: Any, engine: Sequential, trial: Tri
     optimiser, weights = experiment.optimiser_at(r, trial.server.params), [torch.tensor(sizes).float()]
     replies = (experiment.aggregation(), build_attack(experiment, experiment.clients))
     place = (r, [clients], weights, experiment.clients)
-    play_round(experiment.method, engine, [trial], *place, optimiser, *replies)
+    play_round(built.method, engine, [trial], *place, optimiser, *replies)
 
 
 def assert_same(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor], tolerance: float = 1e-5) -> None:

@@ -10,9 +10,8 @@ import pytest
 import tiny_problem as tiny
 import token_problem
 import torch
-from torch import Tensor
 from torch.func import vmap
-from variants import ALL, DEFAULTS
+from variants import ALL, AVERAGED, DEFAULTS
 
 from fedflat.core.local_training import finish_local_training, local_step, local_update, start_local_training
 from fedflat.core.method import Cohort, Method
@@ -28,7 +27,7 @@ STEPS = {name: method for name, method in DEFAULTS.items() if not isinstance(met
 
 COMPARE_CLASS_SCORES = ("FedNTD", "FedSOL", "FedSOLAblation", "FedGMT")
 
-every_method = pytest.mark.parametrize("method", ALL.values(), ids=ALL)
+every_method = pytest.mark.parametrize("method", (ALL | AVERAGED).values(), ids=ALL | AVERAGED)
 
 
 @every_method
@@ -83,7 +82,7 @@ def test_stop_and_resume_changes_nothing(method: Method) -> None:
 def test_inputs_are_left_alone(method: Method) -> None:
     trial = tiny.played(method, 1)[0]
     client = tree_map(lambda t: t[0], trial.clients.gather([0]))
-    server, task, batch = trial.server, tiny.task(), _batches()[0]
+    server, task, batch = trial.server, tiny.task(method), _batches()[0]
     message = _guarded(method.broadcast, server)
     carry = start_local_training(tiny.sgd(), message, client)
     _guarded(lambda w, m, c: method.step(task, w, batch, m, c), carry.w + 0.1, message, client)
@@ -139,7 +138,7 @@ def test_the_step_traces_without_graph_breaks(method: Method) -> None:
 
 
 def _advance(method: Method) -> Callable[..., Any]:
-    task, sgd = tiny.task(), tiny.sgd()
+    task, sgd = tiny.task(method), tiny.sgd()
     return lambda carry, batch, message: local_step(method, task, sgd, carry, batch, message)
 
 
@@ -168,13 +167,15 @@ def test_padding_does_not_matter(method: Method) -> None:
     real = short._replace(**{name: getattr(short, name)[short.mask] for name in ("x", "y", "mask", "key")})
     client, message = tree_map(lambda t: t[0], trial.clients.gather([1])), method.broadcast(trial.server)
     assert not bool(short.mask.all())
-    ends: list[Tensor] = [
-        local_update(method, tiny.task(), tiny.sgd(), message, client, [batch] * 2)[0] for batch in (short, real)
-    ]
-    torch.testing.assert_close(*ends, rtol=0, atol=1e-12)
+    padded, alone = (
+        pack_state(local_update(method, tiny.task(method), tiny.sgd(), message, client, [batch] * 2))
+        for batch in (short, real)
+    )
+    for name, value in padded.items():
+        torch.testing.assert_close(value, alone[name], rtol=0, atol=1e-12, msg=name)
 
 
-@every_method
+@pytest.mark.parametrize("method", ALL.values(), ids=ALL)
 def test_options_survive_a_config_file(method: Method) -> None:
     check(method)
     assert method_from_dict(method_to_dict(method)) == method

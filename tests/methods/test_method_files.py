@@ -24,7 +24,7 @@ from fedflat.core.method import Method
 from fedflat.core.state import pack_state
 
 SOURCES = Path(inspect.getfile(ff)).parent
-SHARED = ("shared", "wrappers", "differential_privacy", "compression", "fedsol_ablation")
+SHARED = ("shared", "wrappers", "differential_privacy", "compression", "running_averages", "fedsol_ablation")
 AROUND = {"fedlesam": {"scaffold", "feddyn"}}  # FedLESAM-S and -D are these methods with another gradient
 FILES = {path.stem: path for path in sorted((SOURCES / "methods").glob("[!_]*.py")) if path.stem not in SHARED}
 DOCS = SOURCES.parents[1] / "docs" / "methods"

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fedflat.core.method import Method
+from fedflat.core.norm_statistics import NormStatistics
 from fedflat.core.optimiser import Optimiser
 from fedflat.core.task import Task
 from fedflat.data.batches import ClientBatches
@@ -19,6 +20,8 @@ from fedflat.engine import ENGINES
 from fedflat.engine.aggregation import PLAIN_MEANS, Aggregation
 from fedflat.engine.attacks import ReplyAttack
 from fedflat.engine.rounds import Trial, play_round
+from fedflat.methods.running_averages import LocalStatistics, ServerStatistics
+from fedflat.models.layers import BatchNorm
 
 RAGGED, EQUAL = (5, 3, 9, 4), (8, 8, 8, 8)
 COHORTS = ([0, 2], [1, 3], [2, 1], [3, 0])
@@ -38,8 +41,24 @@ class Net(nn.Module):
         return self.head(self.features(x))
 
 
-def task() -> Task:
-    return Task(Net())
+class NormNet(Net):
+    """The same with batch normalisation, which has no parameters of its own but keeps running averages."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = BatchNorm(4, affine=False, momentum=0.3)
+        self.norm.track()
+
+    def features(self, x: Tensor) -> Tensor:
+        return torch.tanh(self.norm(self.body(x)))
+
+
+def task(method: Method | None = None) -> Task:
+    """Return the problem's task; that of a method with running averages has batch normalisation."""
+    return Task(NormNet() if isinstance(method, ServerStatistics | LocalStatistics) else Net())
+
+
+AVERAGES = NormStatistics(torch.zeros(4), torch.ones(4))  # with which NormNet starts
 
 
 def params(dtype: torch.dtype = torch.float64, seed: int = 0) -> Tensor:
@@ -79,7 +98,7 @@ def train(
     """Play rounds with two seeds, which start from different models and have different cohorts in every round."""
     source, optimiser = source or client_data(), optimiser or sgd(momentum, source.dtype if source else torch.float64)
     trials = trials or [Trial(seed, method, params(source.dtype, seed), optimiser=optimiser) for seed in (0, 1)]
-    runner = ENGINES[engine](method, problem or task(), source)
+    runner = ENGINES[engine](method, problem or task(method), source)
     for r in rounds:
         chosen = [cohorts[(r + trial.seed) % len(cohorts)] for trial in trials]
         values = [source.sizes[list(who)].to(source.dtype) for who in chosen]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from tiny_problem import AVERAGES
+
 import fedflat as ff
 from fedflat.core.method import Method
+from fedflat.methods.running_averages import LocalStatistics, ServerStatistics
 
 DEFAULTS: dict[str, Method] = {name: cls() for name, cls in ff.METHODS.items()}
 
@@ -31,3 +34,12 @@ VARIANTS: dict[str, Method] = {
 }
 
 ALL: dict[str, Method] = DEFAULTS | VARIANTS
+
+AVERAGED: dict[str, Method] = {  # the gradient at w, elsewhere only, of the logits, a client's state, two exchanges
+    "server+fedsam": ServerStatistics(ff.FedSAM(), AVERAGES),
+    "server+fedlesam": ServerStatistics(ff.FedLESAM(), AVERAGES),
+    "server+fedavgm+scaffold": ServerStatistics(ff.ServerMomentum(inner=ff.SCAFFOLD()), AVERAGES),
+    "server+naivefedgloss": ServerStatistics(ff.NaiveFedGloSS(), AVERAGES),
+    "local+fedsol": LocalStatistics(ff.FedSOL(), AVERAGES),
+    "local+compress+scaffold": LocalStatistics(ff.Compressed(inner=ff.SCAFFOLD()), AVERAGES),
+}  # methods with running averages of batch normalisation around them

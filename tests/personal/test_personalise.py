@@ -18,7 +18,14 @@ from fedflat.core.optimiser import Optimiser
 from fedflat.data.batches import BatchPlan
 from fedflat.engine.rounds import main_metric
 from fedflat.errors import UserError
-from fedflat.personal.fine_tuning import ClientSamples, LocalTrainer, mean_participations, personalise, train_local_only
+from fedflat.personal.fine_tuning import (
+    ClientModel,
+    ClientSamples,
+    LocalTrainer,
+    mean_participations,
+    personalise,
+    train_local_only,
+)
 from fedflat.runs.checkpoint import load_tensors, save_tensors
 from fedflat.runs.read import read_trained_run
 
@@ -75,7 +82,7 @@ def test_fine_tuning_is_plain_sgd_on_the_clients_own_data(finished):
     end, *_ = local_update(
         Method(), task, sgd, Message(params), (), [trainer.client_data.batch(step) for step in steps]
     )
-    ours = trainer.train(3, 9, [0, client], [params, params], 0.2)[1]
+    ours = trainer.train(3, 9, [0, client], [ClientModel(params)] * 2, 0.2)[1].params
     assert torch.allclose(ours, end, atol=1e-5)
     assert (ours - params).abs().max() > 0.01
 
@@ -83,19 +90,19 @@ def test_fine_tuning_is_plain_sgd_on_the_clients_own_data(finished):
 def test_clients_may_start_from_different_models(finished):
     params = finished.trials[0].server.params
     trainer = LocalTrainer(finished, 1, finished.built.client_rows)
-    apart = [trainer.train(0, 0, [k], [params + k], 0.1)[0] for k in (1, 2)]
-    together = trainer.train(0, 0, [1, 2], [params + 1, params + 2], 0.1)
-    assert torch.allclose(torch.stack(apart), torch.stack(together), atol=1e-4)
+    apart = [trainer.train(0, 0, [k], [ClientModel(params + k)], 0.1)[0].params for k in (1, 2)]
+    together = trainer.train(0, 0, [1, 2], [ClientModel(params + k) for k in (1, 2)], 0.1)
+    assert torch.allclose(torch.stack(apart), torch.stack([model.params for model in together]), atol=1e-4)
 
 
 def test_local_only_training_does_the_work_of_the_average_client(finished):
     """As many rounds as the average client takes part in, from the initial model, at the run's learning rates."""
     assert mean_participations(finished) == 2
-    start = finished.built.initial_params[0]
+    start = ClientModel(finished.built.initial_params[0])
     trainer = LocalTrainer(finished, 1, finished.built.client_rows)
     first = trainer.train(3, 0, [2], [start], 0.1)
     second = trainer.train(3, 1, [2], first, 0.1)
-    assert torch.equal(train_local_only(finished, trainer, 3, [2], start)[0], second[0])
+    assert torch.equal(train_local_only(finished, trainer, 3, [2], start)[0].params, second[0].params)
 
 
 def test_tests_follow_the_clients_labels(finished):

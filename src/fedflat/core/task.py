@@ -17,6 +17,16 @@ from torch.func import functional_call, grad
 
 from fedflat.core.metric import MainMetric
 from fedflat.core.model_check import check_model
+from fedflat.core.norm_statistics import (
+    LayerStatistics,
+    NormStatistics,
+    StatisticsUse,
+    join_statistics,
+    named_buffers,
+    split_statistics,
+    tracking_layers,
+    using_statistics,
+)
 from fedflat.errors import NOT_SHOWN, UserError
 
 GRADIENT_SCALE = 256.0  # float16 then holds gradients between 2⁻²⁴/256 and 65504/256
@@ -135,7 +145,8 @@ class Task:
 
     `shapes` has the trained parameters' shapes by name, in the order in which w holds them; `size` is P. Parameters
     with requires_grad=False are not part of w: all clients share one copy, `frozen`, which is never sent. `has_head`
-    tells whether the model has the parts `features` and `head`, which `features` and `head` below need.
+    tells whether the model has the parts `features` and `head`, which `features` and `head` below need. `norm_layers`
+    are the layers that keep running averages; without `with_statistics` they normalise by each batch's own moments.
 
     Args:
         model: gives outputs [B, ...] for inputs. A model with the attribute `takes_batch = True` is called as
@@ -163,6 +174,10 @@ class Task:
         self.size = sum(self.sizes)
         self.frozen = {name: p.detach() for name, p in model.named_parameters() if not p.requires_grad}
         self._frozen = {f"model.{name}": self._to_compute(p) for name, p in self.frozen.items()}
+        self.norm_layers = tracking_layers(model)
+        self._channels = [len(layer.averages()[0]) for layer in self.norm_layers.values()]
+        self.statistics: NormStatistics | None = None
+        self._updated: dict[nn.Module, LayerStatistics] | None = None
 
     @classmethod
     def main_metric(cls) -> MainMetric:
@@ -177,6 +192,25 @@ class Task:
             compute: as in the constructor.
         """
         return type(self)(model, compute)
+
+    def initial_statistics(self, like: Tensor) -> NormStatistics:
+        """Return the running averages with which the model was built.
+
+        Args:
+            like: a tensor with the dtype and the device that are wanted.
+        """
+        mean, variance = join_statistics(layer.averages() for layer in self.norm_layers.values())
+        return NormStatistics(mean.to(like), variance.to(like))
+
+    def with_statistics(self, statistics: NormStatistics | None) -> Task:
+        """Return the same task, whose layers normalise by these running averages where a batch has no keys.
+
+        Args:
+            statistics: the averages of all layers; None for the moments of each batch.
+        """
+        other = copy.copy(self)
+        other.statistics = statistics
+        return other
 
     def flatten(self, named: Mapping[str, Tensor]) -> Tensor:
         """Return named tensors as one vector, in the model's order.
@@ -200,11 +234,15 @@ class Task:
     def module(self, w: Tensor) -> nn.Module:
         """Return a copy of the model with the parameters `w`, on the CPU and in evaluation mode.
 
+        Its layers have the running averages of `with_statistics`; without these they normalise by each batch's moments.
+
         Args:
             w: a model, [P].
         """
         model = copy.deepcopy(self.model)
-        model.load_state_dict(self.unflatten(w.detach()), strict=False)
+        model.load_state_dict(self.unflatten(w.detach()) | self._buffers(), strict=False)
+        for layer in tracking_layers(model).values() if self.statistics is None else ():
+            layer.running_mean = layer.running_var = None
         return model.cpu().eval()
 
     def mask(self, prefix: str, device: torch.device | None = None) -> Tensor:
@@ -230,9 +268,13 @@ class Task:
         parameters |= {name: p.to(dtype) if p.is_floating_point() else p for name, p in self._frozen.items()}
         inputs = tuple(self._to_compute(x, dtype) for x in inputs)
         named_inputs = {name: self._to_compute(x, dtype) for name, x in named_inputs.items()}
+        parameters |= {f"model.{name}": average for name, average in self._buffers().items()}
+        evaluated = batch is None or batch.key is None
+        running = self.statistics is not None and self._updated is None and evaluated
         _current_batch.extend([] if batch is None else [batch])
         try:
-            outputs = functional_call(self._parts, parameters, (part, *inputs), named_inputs)
+            with using_statistics(StatisticsUse(running, self._updated)):
+                outputs = functional_call(self._parts, parameters, (part, *inputs), named_inputs)
         finally:
             _current_batch.clear()
         outputs = getattr(outputs, "logits", outputs)  # Hugging Face models return a structure
@@ -348,6 +390,47 @@ class Task:
             batch: the samples.
         """
         return grad(self.loss)(w, batch)
+
+    def grad_and_statistics(self, w: Tensor, batch: Batch, statistics: NormStatistics) -> tuple[Tensor, NormStatistics]:
+        """Return the gradient ∇f(w), [P], and the running averages after this batch, from one forward pass.
+
+        Args:
+            w: the model, [P].
+            batch: the samples.
+            statistics: the running averages before.
+        """
+
+        def loss(v: Tensor) -> tuple[Tensor, NormStatistics]:
+            recorder = self._recorder(statistics)
+            return recorder.loss(v, batch), recorder._next_statistics()
+
+        return grad(loss, has_aux=True)(w)
+
+    def next_statistics(self, w: Tensor, batch: Batch, statistics: NormStatistics) -> NormStatistics:
+        """Return the running averages after a batch, from a forward pass; arguments as in `grad_and_statistics`."""
+        recorder = self._recorder(statistics)
+        recorder.outputs(w, batch)
+        return recorder._next_statistics()
+
+    def _recorder(self, statistics: NormStatistics) -> Task:
+        """Return the same task, whose layers write down their next averages."""
+        recorder = self.with_statistics(statistics)
+        recorder._updated = {}
+        return recorder
+
+    def _next_statistics(self) -> NormStatistics:
+        """Return what the layers wrote down; the averages of layers that were not called stay."""
+        updated = self._updated or {}
+        before = zip(self.norm_layers.values(), self._layer_statistics(), strict=True)
+        return join_statistics(updated.get(layer, averages) for layer, averages in before)
+
+    def _layer_statistics(self) -> list[LayerStatistics]:
+        """Return the running averages of each layer; none without `with_statistics`."""
+        return [] if self.statistics is None else split_statistics(self.statistics, self._channels)
+
+    def _buffers(self) -> dict[str, Tensor]:
+        """Return the running averages as the model's buffers, by name; none without `with_statistics`."""
+        return {} if self.statistics is None else named_buffers(self.norm_layers, self._layer_statistics())
 
     def weight(self, batch: Batch) -> Tensor:
         """Return over how many things `output_loss` is the mean, a scalar: the samples that are not padding.

@@ -25,6 +25,7 @@ from fedflat.engine.rounds import Trial, play_round
 from fedflat.engine.sequential import Sequential
 from fedflat.errors import UserError
 from fedflat.flatness.objective import Objective, loss_and_accuracy, make_objective, pick_samples
+from fedflat.methods.running_averages import with_server_statistics
 from fedflat.options import Count, DeviceName, Index, Range
 from fedflat.runs.config import experiment_to_dict
 from fedflat.runs.experiment import Experiment
@@ -132,7 +133,7 @@ class FinishedRun:
         """Return loss and accuracy of a trial's final model on the samples of the setting `on`."""
         if trial.server.params.shape != (self.task.size,):
             raise UserError(None, f"run {self.path}", "its checkpoint does not belong to its config.yaml")
-        return loss_and_accuracy(self.task, trial.server.params, self.data)
+        return loss_and_accuracy(with_server_statistics(self.task, trial.server), trial.server.params, self.data)
 
     def _finite_trials(self) -> list[Trial]:
         """Return the chosen trials whose loss is finite, and print the seeds of the others."""
@@ -195,8 +196,8 @@ class FinishedRun:
         weights = send_to_device(sizes, device, dtype)
         optimiser = experiment.optimiser_at(self.trained.rounds, weights)
         trained = play_round(
-            experiment.method,
-            Sequential(experiment.method, built.task, built.client_data),
+            built.method,
+            Sequential(built.method, built.task, built.client_data),
             [copy.deepcopy(trial)],
             self.trained.rounds,
             [clients],

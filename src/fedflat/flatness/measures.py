@@ -39,6 +39,7 @@ from fedflat.flatness.trajectory import (
     share_in_plane,
     spread_rounds,
 )
+from fedflat.methods.running_averages import with_server_statistics
 
 
 class Measurement(NamedTuple):
@@ -68,7 +69,8 @@ class ModelToMeasure:
 
     def __init__(self, run: FinishedRun, trial: Trial, alike: Sequence[Tensor]) -> None:
         self.run, self.trial, self.alike = run, trial, alike
-        self.task, self.w, self.settings = run.task, trial.server.params, run.settings
+        self.task, self.w = with_server_statistics(run.task, trial.server), trial.server.params
+        self.settings = run.settings
         self.data = run.data._replace(label=f"{run.name} seed {trial.seed}")
         self.hessian = Hessian(self.task, self.w, self.data)
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad_and_value, vmap
 
+from fedflat.core.norm_statistics import TrackingLayer
 from fedflat.core.random import hash_words, mix_bits, purpose_key, uniform_from
 from fedflat.core.task import Batch, Task, join_batches, select_samples, split_batch
 from fedflat.progress import with_bar
@@ -195,7 +196,7 @@ def uses_batch_statistics(model: nn.Module) -> bool:
 
     For such models other batches make another objective.
     """
-    batch_norm = nn.modules.batchnorm._BatchNorm
+    batch_norm = (nn.modules.batchnorm._BatchNorm, TrackingLayer)
     return getattr(model, "takes_batch", False) or any(isinstance(layer, batch_norm) for layer in model.modules())
 
 
@@ -213,7 +214,8 @@ def losses_in_plane(
         data: the samples of F.
         label: what the progress bar says after the label of `data`.
     """
-    if origin.is_cuda and not uses_batch_statistics(task.model):  # only large passes keep a GPU busy
+    alone = task.statistics is not None or not uses_batch_statistics(task.model)
+    if origin.is_cuda and alone:  # only large passes keep a GPU busy
         data = data.with_larger_batches()
     parts = with_bar(coordinates.to(origin).split(data.models_per_pass()), f"{data.label} {label}")
     return torch.cat([losses_at(task, origin + (part[..., None] * directions).sum(1), data) for part in parts])

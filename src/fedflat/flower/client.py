@@ -33,6 +33,7 @@ from fedflat.flower.messages import (
 )
 from fedflat.flower.node_data import NodeConfig, check_state_folder, client_samples, state_folder
 from fedflat.flower.secure_aggregation import content_from_fitins, content_to_fitres
+from fedflat.methods.running_averages import add_statistics, is_remembered
 from fedflat.runs.build import BuiltRun, build_attack, build_run
 from fedflat.runs.checkpoint import load_tensors, save_tensors
 from fedflat.runs.experiment import Experiment
@@ -176,7 +177,8 @@ def train_client(experiment: Experiment, message: Message, context: Context) -> 
 def train_client_masked(experiment: Experiment, message: Message, context: Context) -> Message:
     """Do the same as `train_client` under secure aggregation: Flower masks the reply before it leaves the node."""
     any_model = torch.zeros(1)  # the names of a message's tensors do not depend on the model
-    names = pack_state(experiment.method.broadcast(experiment.method.init_server(any_model)))
+    method = add_statistics(experiment.method, experiment.norm_stats)
+    names = pack_state(method.broadcast(method.init_server(any_model)))
     content = client_reply(experiment, content_from_fitins(message.content, names), context)
     return Message(content_to_fitres(content), reply_to=message)
 
@@ -186,15 +188,18 @@ def client_reply(experiment: Experiment, content: RecordDict, context: Context) 
     request = TrainRequest.read(content[REQUEST_KEY])
     node = prepare_node(experiment, context.node_config, request)
     torch.set_num_threads(choose_threads(node.experiment, node.built))
-    method = experiment.method
+    method = node.built.method
     optimiser = experiment.optimiser_at(request.round, node.initial_model)
     initial = initial_client_state(method, optimiser, node.initial_model)
     folder = state_folder(context.node_config)
     client_state = ClientState(context.state, folder, request.run, node.client, method.exchanges)
-    before, lost = client_state.load(request.accepted, pack_state(initial))
+    remembers = is_remembered(initial)
+    before, lost = (
+        client_state.load(request.accepted, pack_state(initial)) if remembers else (pack_state(initial), False)
+    )
     on_device = {name: tensor.to(node.initial_model.device) for name, tensor in before.items()}
     reply, after = train_locally(node, request, content["message"], unpack_state(initial, on_device))
-    if pack_state(initial):
+    if remembers:
         client_state.store(request.accepted, before, request.turn, pack_state(after))
     asked = {"turn": request.turn, "key": request.key}
     info = ClientInfo(client=node.client, examples=node.examples, lost=int(lost), **asked)
@@ -211,7 +216,7 @@ def train_locally(node: ClientNode, request: TrainRequest, message: ArrayRecord,
         state: the client's state before training.
     """
     experiment, built = node.experiment, node.built
-    method, data = experiment.method, built.client_data
+    method, data = built.method, built.client_data
     broadcast = record_to_state(message, method.broadcast(method.init_server(node.initial_model)))
     optimiser = experiment.optimiser_at(request.round, node.initial_model)
     batches = client_batches(data, request.seed, request.round, node.client, request.exchange)

@@ -64,10 +64,10 @@ class FlowerEngine:
         self.experiment, self.federation, self.nodes, self.log = experiment, federation, nodes, log
         self.dataset, self.participation = built.dataset, built.participation
         self.names = class_names(experiment.dataset, self.dataset.classes)
-        self.like = example_messages(experiment.method, built.initial_params[0])[1]
+        self.like = example_messages(built.method, built.initial_params[0])[1]
         private = find_private(experiment.method)
         longest = private.clip if private else math.inf
-        self.limits = ReplyLimits(self.like, federation.max_ratio, longest, experiment.method.bookkeeping)
+        self.limits = ReplyLimits(self.like, federation.max_ratio, longest, experiment.bookkeeping)
         self.replies_needed = max(federation.min_replies, experiment.aggregation().fewest_replies)
         self.asked: list[int] = []  # the clients of the round's first exchange
 

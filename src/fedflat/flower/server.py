@@ -74,7 +74,7 @@ class FederationTrial(Trial):
     """
 
     def __init__(self, experiment: Experiment, built: BuiltRun) -> None:
-        super().__init__(experiment.seeds[0], experiment.method, built.initial_params[0])
+        super().__init__(experiment.seeds[0], built.method, built.initial_params[0])
         self.clients = ClientStore(LastReply(torch.tensor(-1)))
         self.server = set_noise_key(self.server, secrets.randbits(96))
 

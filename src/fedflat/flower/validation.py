@@ -95,6 +95,8 @@ def _check_tensor(name: str, tensor: Tensor, limit: float) -> None:
     bad = int((~torch.isfinite(tensor)).sum())
     if bad:
         raise ValueError(f"{name} has {bad} of {tensor.numel()} values that are not finite")
+    if name.endswith("running_var") and bool((tensor < 0).any()):
+        raise ValueError(f"{name} has values below 0, which no variance has")
     length = float(norm(tensor.reshape(-1).double()))
     if length > limit:
         raise ValueError(f"{name} has length {length:.3g}, more than the {limit:.3g} allowed")

@@ -1,7 +1,7 @@
 """Models as users have them: torch's BatchNorm and dropout replaced by ours, which know the padding and the samples.
 
-torch's BatchNorm would count padding as samples and keeps running averages, which are no parameters; its dropout draws
-from the global random state, so that results would depend on the engine.
+torch's BatchNorm would count padding as samples and change its running averages in place; its dropout draws from the
+global random state, so that results would depend on the engine.
 """
 
 from __future__ import annotations
@@ -15,44 +15,58 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from fedflat.errors import UserError
+from fedflat.errors import NOT_SHOWN, UserError
 from fedflat.models.layers import BatchNorm, Dropout
 
 _WHOLE_CHANNELS = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 
 
-def adapt_layers(model: nn.Module) -> tuple[nn.Module, str]:
+def adapt_layers(model: nn.Module, track: bool = False) -> tuple[nn.Module, str]:
     """Return a copy of a model with our layers, and in words which were replaced, "" if none was.
 
-    Parameters keep their names and values. nn.BatchNorm* normalises by the statistics of the batch, in training and at
-    evaluation; nn.Dropout* is drawn from the keys of the samples. Subclasses of these layers stay as they are.
+    Parameters keep their names and values. nn.BatchNorm* normalises by the moments of the batch, in training and,
+    unless running averages are kept, at evaluation; nn.Dropout* is drawn from the keys of the samples. Subclasses of
+    these layers stay as they are.
 
     Args:
         model: any model; it is not changed. Anything else is returned as it is.
+        track: whether batch normalisation keeps running averages. They start from those of torch's layers; layers with
+            track_running_stats=False have none.
     """
     if not isinstance(model, nn.Module):
         return model, ""
-    found = [module for _, _, module in _replaceable(model)]
+    found = dict.fromkeys(module for _, _, module in _replaceable(model))
     model = copy.deepcopy(model)
-    for number, (parent, name, module) in enumerate(list(_replaceable(model)), 1):
-        setattr(parent, name, _our_layer(module, number))
+    for layer in model.modules():
+        if track and isinstance(layer, BatchNorm):
+            layer.track()
+    ours: dict[nn.Module, nn.Module] = {}  # a layer may be used in several places
+    for parent, name, module in list(_replaceable(model)):
+        ours[module] = ours.get(module) or _our_layer(module, len(ours) + 1, track)
+        setattr(parent, name, ours[module])
     counts = Counter(type(module).__name__ for module in found)
     return model, ", ".join(f"{count} nn.{name}" for name, count in counts.items())
 
 
 def _replaceable(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Module]]:
-    """Yield (parent, name, layer) for each layer that we have one of our own for."""
+    """Yield (parent, name, layer) for each place of a layer that we have one of our own for."""
     for parent in model.modules():
-        for name, child in parent.named_children():
-            if type(child) in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.Dropout, *_WHOLE_CHANNELS):
+        for name, child in parent._modules.items():
+            if child and type(child) in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.Dropout, *_WHOLE_CHANNELS):
                 yield parent, name, child
 
 
-def _our_layer(module: nn.Module, number: int) -> nn.Module:
-    """Return our layer for one of torch's, with the same parameters."""
+def _our_layer(module: nn.Module, number: int, track: bool) -> nn.Module:
+    """Return our layer for one of torch's, with the same parameters and, if wanted, the same running averages."""
     if isinstance(module, nn.modules.batchnorm._BatchNorm):
-        norm = BatchNorm(module.num_features, module.affine, module.eps)
+        norm = BatchNorm(module.num_features, module.affine, module.eps, module.momentum or 0.0)
         norm.weight, norm.bias = module.weight, module.bias
+        if track and module.running_mean is not None:
+            if module.momentum is None:
+                problem = "BatchNorm with momentum=None averages over all batches, which is not offered; give a number"
+                raise UserError("model", NOT_SHOWN, problem)
+            norm.running_mean, norm.running_var = module.running_mean, module.running_var
+            norm.num_batches_tracked = module.get_buffer("num_batches_tracked")
         return norm
     assert isinstance(module, nn.modules.dropout._DropoutNd)
     return Dropout(module.p, number, isinstance(module, _WHOLE_CHANNELS))

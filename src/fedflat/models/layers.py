@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor, nn
 
+from fedflat.core.norm_statistics import TrackingLayer, current_statistics_use
 from fedflat.core.random import hash_words, purpose_key, uniform_from
 from fedflat.core.task import current_batch
 from fedflat.errors import UserError
@@ -76,40 +77,95 @@ class GlobalPool(nn.Module):
         return x.mean((2, 3))
 
 
-class BatchNorm(nn.Module):
-    """Batch normalisation by the statistics of the batch itself, in training and at evaluation.
+class BatchNorm(TrackingLayer):
+    """Batch normalisation by the moments of the batch itself or, at evaluation, by running averages if it keeps them.
 
-    There are no running averages, so that all that clients exchange are parameters. For every channel, over the N
-    samples n whose mask m_n is 1 and the P pixels p of each (P = 1 for vectors):
+    For every channel, over the N samples n whose mask m_n is 1 and the P pixels p of each (P = 1 for vectors):
 
     μ = Σ m_n x_np / (N P);  σ² = Σ m_n (x_np − μ)² / (N P) (biased);  y = γ (x − μ) / √(σ² + 1e-5) + β
 
+    With `track` it has the buffers of nn.BatchNorm, which follow the batches of training as there; n = N P:
+
+    running_mean ← (1 − a) running_mean + a μ;  running_var ← (1 − a) running_var + a σ² n / (n − 1)
+
+    Of a single value (n = 1) there is no variance, and running_var stays.
+
     Called as norm(x, mask) with x of [B, channels, ...] and the bool mask [B] of the batch, or as norm(x) inside a
-    model that a Task calls; then the mask is that of the current batch.
+    model that a Task calls; then the mask is that of the current batch. Outside a Task it is a plain layer of torch,
+    without padding: train() and eval() say whether it normalises by the batch or by running averages.
 
     Args:
         channels: the number of channels of the input.
         affine: whether to learn γ and β; else they are 1 and 0.
         eps: what is added to σ².
+        momentum: the share a of the newest batch.
     """
 
-    def __init__(self, channels: int, affine: bool = True, eps: float = 1e-5) -> None:
+    def __init__(self, channels: int, affine: bool = True, eps: float = 1e-5, momentum: float = 0.1) -> None:
         super().__init__()
-        self.eps = eps
+        self.eps, self.momentum = eps, momentum
         self.weight = nn.Parameter(torch.ones(channels)) if affine else None
         self.bias = nn.Parameter(torch.zeros(channels)) if affine else None
+        self.channels = channels
+        for name in ("running_mean", "running_var", "num_batches_tracked"):
+            self.register_buffer(name, None)
+
+    def track(self) -> None:
+        """Keep running averages from now on; new ones start as torch's, with means of 0 and variances of 1."""
+        if self.running_mean is None:
+            self.running_mean, self.running_var = torch.zeros(self.channels), torch.ones(self.channels)
+            self.num_batches_tracked = torch.tensor(0)  # torch's layers have it; here it stays
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        mask = _mask_of_rows(current_batch().mask, len(x)) if mask is None else mask
-        wide, axes, ones = _at_least_float32(x), (0, *range(2, x.dim())), [1] * (x.dim() - 2)
-        real = mask.view(-1, 1, *ones).to(wide.dtype)
-        share = real / (real.sum().clamp(min=1) * math.prod(x.shape[2:]))  # clamp: finite where all is padding
-        centred = wide - (wide * share).sum(axes, keepdim=True)
-        variance = (centred.square() * share).sum(axes, keepdim=True)
+        use, wide, ones = current_statistics_use(), _at_least_float32(x), [1] * (x.dim() - 2)
+        by_averages = not self.training if use is None else use.running
+        if by_averages and self.running_mean is not None:
+            mean, variance = (average.view(-1, *ones).to(wide.dtype) for average in self.averages())
+            centred = wide - mean
+        else:
+            centred, variance = self._centred(wide, self._mask(x) if mask is None else mask)
         normalised = (centred * torch.rsqrt(variance + self.eps)).to(x.dtype)
         if self.weight is None or self.bias is None:
             return normalised
         return normalised * self.weight.view(-1, *ones) + self.bias.view(-1, *ones)
+
+    def _mask(self, x: Tensor) -> Tensor:
+        """Return which rows of x are no padding: all, outside a Task."""
+        if current_statistics_use() is None:
+            return torch.ones(len(x), dtype=torch.bool, device=x.device)
+        return _mask_of_rows(current_batch().mask, len(x))
+
+    def _centred(self, x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Return x − μ and σ² of the batch, [1, channels, 1, ...], and update the running averages."""
+        axes, real = (0, *range(2, x.dim())), mask.view(-1, *[1] * (x.dim() - 1)).to(x.dtype)
+        count = real.sum().clamp(min=1) * math.prod(x.shape[2:])  # clamp: finite where all is padding
+        share = real / count
+        mean = (x * share).sum(axes, keepdim=True)
+        centred = x - mean
+        variance = (centred.square() * share).sum(axes, keepdim=True)
+        self._update_averages(mean.detach().flatten(), variance.detach().flatten(), count)
+        return centred, variance
+
+    def _update_averages(self, mean: Tensor, variance: Tensor, count: Tensor) -> None:
+        """Hand the next running averages to the Task; outside a Task, in training, keep them."""
+        if self.running_mean is None:
+            return
+        use = current_statistics_use()
+        if use is None and self.training:
+            self.running_mean, self.running_var = self._next_averages(self.averages(), mean, variance, count)
+        elif use is not None and use.updated is not None:
+            before = use.updated.get(self, self.averages())  # a layer may be called twice
+            use.updated[self] = self._next_averages(before, mean, variance, count)
+
+    def _next_averages(
+        self, before: tuple[Tensor, Tensor], mean: Tensor, variance: Tensor, count: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        unbiased = variance * (count / (count - 1).clamp(min=1))
+        unbiased = torch.where(count > 1, unbiased, before[1].to(variance.dtype))
+        return self._average(before[0], mean), self._average(before[1], unbiased)
+
+    def _average(self, old: Tensor, new: Tensor) -> Tensor:
+        return ((1 - self.momentum) * old + self.momentum * new).to(old.dtype)
 
 
 def _mask_of_rows(mask: Tensor, rows: int) -> Tensor:

@@ -11,13 +11,14 @@ import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedflat.core.method import Message, Method
+from fedflat.core.norm_statistics import NormStatistics
 from fedflat.core.random import hash_words, purpose_key
 from fedflat.core.state import ClientStore
 from fedflat.core.task import Batch, select_samples
@@ -26,6 +27,7 @@ from fedflat.data.partition import class_counts, matching_test_rows
 from fedflat.engine import ENGINES
 from fedflat.engine.rounds import CohortJob, main_metric
 from fedflat.errors import NOT_SHOWN, UserError
+from fedflat.methods.running_averages import StatisticsMessage, add_statistics
 from fedflat.options import Epochs, Positive, check, normalised
 from fedflat.personal.knn_per import choose_knn_weight, knn_predictions, label_accuracy, mix_predictions
 from fedflat.progress import LogTicker, counting_bar
@@ -36,6 +38,18 @@ from fedflat.runs.result import mean_std
 from fedflat.runs.threads import choose_threads, restore_threads
 
 CLIENTS_AT_ONCE = 10  # clients whose models are in memory at a time
+
+
+class ClientModel(NamedTuple):
+    """A client's model: its parameters [P] and, if its layers keep some, its running averages."""
+
+    params: Tensor
+    statistics: NormStatistics | None = None
+
+    def message(self) -> Any:
+        """Return the message of a server that sends this model."""
+        message = Message(self.params)
+        return message if self.statistics is None else StatisticsMessage(message, self.statistics)
 
 
 class LocalTrainer:
@@ -56,27 +70,32 @@ class LocalTrainer:
         how = (experiment.batch_size, epochs, shared.spec, shared.y.device, shared.dtype)
         self.client_data = ClientBatches(data, client_rows, *how, step_counts=step_counts)
         engine = choose_engine(experiment, run.built.task, self.client_data.y.device)
-        self.engine = ENGINES[engine](Method(), run.built.task, self.client_data)
+        averages = run.built.task.norm_layers and run.built.task.initial_statistics(run.built.initial_params[0])
+        self.method = add_statistics(Method(), "server", averages) if averages else Method()
+        self.engine = ENGINES[engine](self.method, run.built.task, self.client_data)
         self.experiment = experiment
 
-    def train(self, seed: int, round: int, clients: Sequence[int], starts: Sequence[Tensor], lr: float) -> list[Tensor]:
-        """Return the model [P] of each client after training.
+    def train(
+        self, seed: int, round: int, clients: Sequence[int], starts: Sequence[ClientModel], lr: float
+    ) -> list[ClientModel]:
+        """Return the model of each client after training.
 
         Args:
             seed: seed of batches and augmentation.
             round: number of the round, which these depend on too.
             clients: the clients to train.
-            starts: the parameters [P] that each of them starts from.
+            starts: the model that each of them starts from.
             lr: the learning rate.
         """
-        optimiser = self.experiment.optimiser_at(0, starts[0])._replace(keeps_state=False)
+        optimiser = self.experiment.optimiser_at(0, starts[0].params)._replace(keeps_state=False)
         optimiser = optimiser._replace(lr=torch.full_like(optimiser.lr, lr))
-        weight, no_states = torch.ones_like(optimiser.lr)[None], ClientStore(())
+        weight, states = torch.ones_like(optimiser.lr)[None], ClientStore(self.method.init_client(starts[0].params))
         jobs = [
-            CohortJob(seed, round, 0, [client], weight, 1, Message(start), no_states, optimiser, Method())
+            CohortJob(seed, round, 0, [client], weight, 1, start.message(), states, optimiser, self.method)
             for client, start in zip(clients, starts, strict=True)
         ]
-        return [trained.ends[0] for trained in self.engine.train(jobs)]
+        replies = ((trained.ends[0], trained.cohort.mean) for trained in self.engine.train(jobs))
+        return [ClientModel(end, getattr(reply, "statistics", None)) for end, reply in replies]
 
 
 def mean_participations(run: TrainedRun) -> int:
@@ -86,9 +105,9 @@ def mean_participations(run: TrainedRun) -> int:
 
 
 def train_local_only(
-    run: TrainedRun, trainer: LocalTrainer, seed: int, clients: Sequence[int], start: Tensor
-) -> list[Tensor]:
-    """Return the models [P] that clients learn without federation, with the average client's work in the run.
+    run: TrainedRun, trainer: LocalTrainer, seed: int, clients: Sequence[int], start: ClientModel
+) -> list[ClientModel]:
+    """Return the models that clients learn without federation, with the average client's work in the run.
 
     Each trains for as many rounds as a client takes part in on average. The learning rates are spread over the run's
     schedule, and the optimiser starts anew in each round.
@@ -98,7 +117,7 @@ def train_local_only(
         trainer: trains for the run's local epochs.
         seed: seed of batches and augmentation.
         clients: the clients to train.
-        start: the run's initial model, [P].
+        start: the run's initial model.
     """
     rounds, models = mean_participations(run), [start] * len(clients)
     for r in range(rounds):
@@ -289,33 +308,41 @@ class PersonalAccuracies:
         return len(self.run.trials) * len(self.clients) * per_client
 
     def __iter__(self) -> Iterator[ClientAccuracy]:
-        initial_params = dict(zip(self.run.experiment.seeds, self.run.built.initial_params, strict=True))
+        built = self.run.built
+        initial_params = dict(zip(self.run.experiment.seeds, built.initial_params, strict=True))
         for trial in self.run.trials:
             for first in range(0, len(self.clients), CLIENTS_AT_ONCE):
                 clients = self.clients[first : first + CLIENTS_AT_ONCE]
-                starts = [self.run.personal(trial, client) for client in clients]
+                starts = [
+                    ClientModel(self.run.personal(trial, client), self.run.personal_statistics(trial, client))
+                    for client in clients
+                ]
                 for epochs in self.stages:
                     yield from self._fine_tuned(epochs, trial.seed, clients, starts)
                 if self.alone:
-                    yield from self._local_only(trial.seed, clients, initial_params[trial.seed])
+                    initial = initial_params[trial.seed]
+                    averages = built.task.initial_statistics(initial) if built.task.norm_layers else None
+                    yield from self._local_only(trial.seed, clients, ClientModel(initial, averages))
 
-    def _fine_tuned(self, epochs: int, seed: int, clients: list[int], starts: list[Tensor]) -> Iterator[ClientAccuracy]:
+    def _fine_tuned(
+        self, epochs: int, seed: int, clients: list[int], starts: list[ClientModel]
+    ) -> Iterator[ClientAccuracy]:
         """Yield accuracies after fine-tuning (0 epochs: of the global model), without and with kNN-Per."""
         models, *without_held_out = self._tune(epochs, seed, clients, starts)
         yield from self._evaluate(f"{self.method_name}-FT", epochs, seed, clients, models)
         if self.has_knn:
             scheme = f"{self.method_name} + kNN-Per"
-            for client, w, partial in zip(clients, models, *without_held_out, strict=True):
-                yield ClientAccuracy(scheme, epochs, seed, client, self._knn_accuracy(client, w, partial))
+            for client, model, partial in zip(clients, models, *without_held_out, strict=True):
+                yield ClientAccuracy(scheme, epochs, seed, client, self._knn_accuracy(client, model, partial))
 
-    def _tune(self, epochs: int, seed: int, clients: list[int], starts: list[Tensor]) -> list[list[Tensor]]:
+    def _tune(self, epochs: int, seed: int, clients: list[int], starts: list[ClientModel]) -> list[list[ClientModel]]:
         """Return the clients' models after training on all their rows and, for kNN-Per, on the kept rows."""
         if not epochs:
             return [starts, starts]
         round_after_last = self.run.rounds
         return [tuner.train(seed, round_after_last, clients, starts, self.lr) for tuner in self.tuners[epochs]]
 
-    def _local_only(self, seed: int, clients: list[int], initial: Tensor) -> Iterator[ClientAccuracy]:
+    def _local_only(self, seed: int, clients: list[int], initial: ClientModel) -> Iterator[ClientAccuracy]:
         models = train_local_only(self.run, self.local_trainer, seed, clients, initial)
         yield from self._evaluate("local-only", self._local_only_epochs(), seed, clients, models)
 
@@ -327,21 +354,25 @@ class PersonalAccuracies:
         return round(mean_participations(self.run) * statistics.fmean(epochs))
 
     def _evaluate(
-        self, scheme: str, epochs: int, seed: int, clients: list[int], models: list[Tensor]
+        self, scheme: str, epochs: int, seed: int, clients: list[int], models: list[ClientModel]
     ) -> Iterator[ClientAccuracy]:
-        for client, w in zip(clients, models, strict=True):
-            accuracy = main_metric(self.task, w, self.samples.test(client))
+        for client, model in zip(clients, models, strict=True):
+            task = self.task.with_statistics(model.statistics)
+            accuracy = main_metric(task, model.params, self.samples.test(client))
             yield ClientAccuracy(scheme, epochs, seed, client, accuracy)
 
-    def _knn_accuracy(self, client: int, w: Tensor, partial: Tensor) -> float:
+    def _knn_accuracy(self, client: int, model: ClientModel, partial: ClientModel) -> float:
         """Return the accuracy of kNN-Per.
 
         λ is chosen on the held-out samples with the model `partial`, which was fine-tuned without them; it is 0 if
-        there are none. Then the model w, with all of the client's samples in memory, is tested.
+        there are none. Then `model`, with all of the client's samples in memory, is tested.
         """
         samples, weight, test = self.samples, 0.0, self.samples.test(client)
         if len(samples.held_out_rows[client]):
             kept, held_out = (samples.train(rows[client]) for rows in (samples.kept_rows, samples.held_out_rows))
-            weight = choose_knn_weight(*knn_predictions(self.task, partial, kept, held_out), held_out.y)
-        p_knn, p_model = knn_predictions(self.task, w, samples.train(samples.all_rows[client]), test)
+            weight = choose_knn_weight(*self._knn_predictions(partial, kept, held_out), held_out.y)
+        p_knn, p_model = self._knn_predictions(model, samples.train(samples.all_rows[client]), test)
         return label_accuracy(mix_predictions(p_knn, p_model, weight), test.y)
+
+    def _knn_predictions(self, model: ClientModel, memory: Batch, query: Batch) -> tuple[Tensor, Tensor]:
+        return knn_predictions(self.task.with_statistics(model.statistics), model.params, memory, query)

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.func import jvp
 
 from fedflat.core.random import hash_words, normal_from, purpose_key
-from fedflat.core.task import Batch, select_samples
+from fedflat.core.task import Batch, Task, select_samples
 from fedflat.core.vectors import norm, unit
 from fedflat.engine.client_metrics import client_spread
 from fedflat.engine.rounds import main_metric, predict_classes
@@ -30,11 +30,11 @@ def probe_sharpness(view: RoundView) -> dict[str, ProbeValue]:
     w, data = view.server_after.params, _some_samples(view.test, SHARPNESS_SAMPLES)
     if not torch.isfinite(w).all():
         return {"lambda1": math.nan}
-    places = torch.arange(len(w), device=w.device)
+    task, places = view.evaluator, torch.arange(len(w), device=w.device)
     q = unit(normal_from(hash_words(purpose_key("sharpness"), places)).to(w))
     basis, matrix = [q], torch.zeros(LANCZOS_STEPS, LANCZOS_STEPS, dtype=torch.float64)
     for step in range(LANCZOS_STEPS):
-        product = jvp(lambda v: view.task.grad(v, data), (w,), (basis[step],))[1]
+        product = jvp(lambda v: task.grad(v, data), (w,), (basis[step],))[1]
         known = torch.stack(basis)
         overlaps = known @ product
         matrix[: step + 1, step] = matrix[step, : step + 1] = overlaps.double().cpu()
@@ -77,7 +77,7 @@ def probe_clients(view: RoundView) -> dict[str, ProbeValue]:
 
 def _client_metric(view: RoundView, client: int) -> float:
     samples = view.client_data.samples(view.client_data.rows_of(client))
-    return main_metric(view.task, view.server_after.params, samples)
+    return main_metric(view.evaluator, view.server_after.params, samples)
 
 
 def _jain_index(values: list[float]) -> float:
@@ -114,12 +114,13 @@ def probe_class_forgetting(view: RoundView) -> dict[str, ProbeValue]:
 
     Costs |S| + 1 forward passes over the test set.
     """
-    before, *after = (_class_accuracy(view, w) for w in (view.received, *view.local_models))
+    before = _class_accuracy(view, view.received_evaluator, view.received)
+    after = [_class_accuracy(view, view.local_evaluator(k), w) for k, w in enumerate(view.local_models)]
     forgotten = torch.cat([before - accuracy for accuracy in after])
     return {"client": [float(client) for client in view.job.clients], "forgotten": forgotten.tolist()}
 
 
-def _class_accuracy(view: RoundView, w: Tensor) -> Tensor:
+def _class_accuracy(view: RoundView, task: Task, w: Tensor) -> Tensor:
     y, count = view.test.y, view.client_data.dataset.classes
-    correct = y[predict_classes(view.task, w, view.test) == y]
+    correct = y[predict_classes(task, w, view.test) == y]
     return torch.bincount(correct, minlength=count).double() / torch.bincount(y, minlength=count)

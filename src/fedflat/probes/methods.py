@@ -15,6 +15,7 @@ from fedflat.core.local_training import count_traffic, local_update
 from fedflat.core.method import Method
 from fedflat.core.vectors import norm, unit
 from fedflat.methods.fedavg import FedAvg
+from fedflat.methods.wrappers import with_training_params
 from fedflat.probes.probe import ProbeValue, RoundView, state_with
 
 
@@ -73,7 +74,7 @@ def _perturbing_server(view: RoundView) -> Any:
 
 def _train_from(view: RoundView, params: Tensor) -> Tensor:
     """Return the models [clients, P] of the cohort trained again from `params`, one client after another."""
-    message = view.job.message._replace(params=params)
+    message = with_training_params(view.job.message, params)
     cohort = range(len(view.local_models))
     optimisers = [view.job.optimiser.with_numbers(own) for own in view.job.optimiser.numbers(len(cohort))]
     return torch.stack(

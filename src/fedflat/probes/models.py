@@ -27,7 +27,7 @@ def probe_classes(view: RoundView) -> dict[str, ProbeValue]:
     Costs 1 forward pass over the test set.
     """
     y, count = view.test.y, view.client_data.dataset.classes
-    correct = y[predict_classes(view.task, view.server_after.params, view.test) == y]
+    correct = y[predict_classes(view.evaluator, view.server_after.params, view.test) == y]
     shares = torch.bincount(correct, minlength=count).double() / torch.bincount(y, minlength=count)
     return {"accuracy": shares.tolist()}
 
@@ -55,7 +55,8 @@ def probe_forgetting(view: RoundView) -> dict[str, ProbeValue]:
 
     Costs |S| + 1 forward passes over the test set.
     """
-    before, *after = (main_metric(view.task, w, view.test) for w in (view.received, *view.local_models))
+    before = main_metric(view.received_evaluator, view.received, view.test)
+    after = [main_metric(view.local_evaluator(k), w, view.test) for k, w in enumerate(view.local_models)]
     spread = statistics.stdev(after) if len(after) > 1 else 0.0
     return {"before": before, "after": statistics.fmean(after), "after_std": spread}
 

@@ -14,6 +14,7 @@ from fedflat.core.task import Batch, Task
 from fedflat.data.batches import ClientBatches
 from fedflat.engine.rounds import CohortJob
 from fedflat.engine.sequential import client_batches
+from fedflat.methods.running_averages import with_client_statistics, with_server_statistics
 
 
 class RoundView(NamedTuple):
@@ -49,6 +50,21 @@ class RoundView(NamedTuple):
     def received(self) -> Tensor:
         """The model w that the clients received and started from, [P]."""
         return self.job.message.params
+
+    @property
+    def evaluator(self) -> Task:
+        """The task that evaluates the model after the round."""
+        return with_server_statistics(self.task, self.server_after)
+
+    @property
+    def received_evaluator(self) -> Task:
+        """The task that evaluates the model that the clients received."""
+        return with_server_statistics(self.task, self.server_before)
+
+    def local_evaluator(self, number: int) -> Task:
+        """Return the task that evaluates one client's model; `number` is its position in the cohort."""
+        kept = self.job.states.gather([self.job.clients[number]])
+        return with_client_statistics(self.task, tree_map(lambda t: t[0], kept))
 
     def kept_state(self, number: int) -> Any:
         """Return what one client kept before the exchange; `number` is its position in the cohort."""

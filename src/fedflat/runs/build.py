@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fedflat.core.local_training import reply_uses_steps
+from fedflat.core.method import Method
 from fedflat.core.model_check import check_model, check_model_output
 from fedflat.core.task import Task
 from fedflat.core.tasks import find_task
@@ -35,6 +36,7 @@ from fedflat.engine.rounds import Engine, Trial
 from fedflat.engine.sequential import Sequential
 from fedflat.errors import NOT_SHOWN, UserError, mention
 from fedflat.methods.differential_privacy import set_noise_key
+from fedflat.methods.running_averages import add_statistics
 from fedflat.models import TEXT_MODELS, build_model
 from fedflat.models.adapt import adapt_layers, load_weights
 from fedflat.models.hugging_face import adapt_hugging_face, is_hugging_face, load_hugging_face_model
@@ -56,6 +58,7 @@ class BuiltRun(NamedTuple):
         initial_params: the initial parameters [P] of every seed.
         participation: who takes part in each round, and how long clients train.
         evaluated_clients: the rows of clients on which final models are evaluated one by one.
+        method: the method that is trained: the experiment's, with running averages around it if `norm_stats` says so.
     """
 
     dataset: Dataset
@@ -65,6 +68,7 @@ class BuiltRun(NamedTuple):
     initial_params: list[Tensor]
     participation: Participation
     evaluated_clients: EvaluatedClients
+    method: Method
 
     def trials(self, experiment: Experiment, state_device: torch.device | None = None) -> list[Trial]:
         """Return one trial per seed, before its first round; seeds differ in the noise of differential privacy.
@@ -76,7 +80,7 @@ class BuiltRun(NamedTuple):
         starts = zip(experiment.seeds, self.initial_params, strict=True)
         clients = len(self.client_rows)
         optimiser = experiment.optimiser_at(0, self.initial_params[0])
-        trials = [Trial(seed, experiment.method, w, state_device, clients, optimiser) for seed, w in starts]
+        trials = [Trial(seed, self.method, w, state_device, clients, optimiser) for seed, w in starts]
         for trial in trials:
             trial.server = set_noise_key(trial.server, trial.seed)
         return trials
@@ -127,7 +131,17 @@ def build_run(
     if len(client_data.y) and (given or task_class is not Task or experiment.model in TEXT_MODELS):
         two = client_data.samples(torch.tensor([0, len(client_data.y) - 1]))  # of a single sample, twice the same
         check_model_output(task, starts[0], two, dataset.classes)
-    return BuiltRun(dataset, client_rows, client_data, task, starts, participation, evaluated)
+    method = _with_norm_statistics(experiment, task, starts[0])
+    return BuiltRun(dataset, client_rows, client_data, task, starts, participation, evaluated, method)
+
+
+def _with_norm_statistics(experiment: Experiment, task: Task, params: Tensor) -> Method:
+    """Return the method, with running averages around it if `norm_stats` says so; raise UserError if there are none."""
+    if experiment.norm_stats == "batch":
+        return experiment.method
+    if not task.norm_layers:
+        raise UserError("norm_stats", experiment.norm_stats, "the model has no batch normalisation; leave it at batch")
+    return add_statistics(experiment.method, experiment.norm_stats, task.initial_statistics(params))
 
 
 def build_participation(experiment: Experiment, sizes: list[int]) -> Participation:
@@ -185,7 +199,7 @@ def build_attack(experiment: Experiment, clients: int) -> ReplyAttack | None:
     if not experiment.attackers or experiment.attack not in REPLY_ATTACKS:
         return None
     attackers = choose_attackers(experiment.partition_seed, clients, experiment.attackers)
-    return ReplyAttack(experiment.attack, experiment.attack_strength, attackers, experiment.method.bookkeeping)
+    return ReplyAttack(experiment.attack, experiment.attack_strength, attackers, experiment.bookkeeping)
 
 
 def _check_same_for_all_seeds(models: Sequence[nn.Module]) -> None:
@@ -310,7 +324,9 @@ def _new_model(experiment: Experiment, dataset: Dataset) -> nn.Module:
             model = load_hugging_face_model(name, _task_class(experiment, dataset).name, dataset.classes)
         else:
             model = build_model(name, dataset.shape, dataset.classes)
-    model, replaced = adapt_layers(model if isinstance(model, nn.Module) else model())
+    model, replaced = adapt_layers(
+        model if isinstance(model, nn.Module) else model(), track=experiment.norm_stats != "batch"
+    )
     check_model(model)
     adapt_hugging_face(model)
     if replaced:
@@ -358,13 +374,13 @@ def build_engine(
     if processes.size > 1:
         from fedflat.engine.distributed import Distributed
 
-        return Distributed(experiment.method, built.task, built.client_data, processes)
+        return Distributed(built.method, built.task, built.client_data, processes)
     device = built.client_data.y.device
     if choose_engine(experiment, built.task, device) == "sequential":
-        return Sequential(experiment.method, built.task, built.client_data)
+        return Sequential(built.method, built.task, built.client_data)
     planned = PlannedAhead(built.client_data, partial(coming_cohort, experiment, built))
     source = planned if device.type == "cuda" else built.client_data
-    return Batched(experiment.method, built.task, source, lane_fields=lane_fields)
+    return Batched(built.method, built.task, source, lane_fields=lane_fields)
 
 
 def coming_cohort(experiment: Experiment, built: BuiltRun, round: int) -> RoundCohort | None:
@@ -386,11 +402,11 @@ def client_state_device(
         ranks: the number of processes that share the clients.
     """
     experiment, built = runs[0]
-    client_data, task, starts = built.client_data, built.task, built.initial_params
+    client_data, task, starts, method = built.client_data, built.task, built.initial_params, built.method
     if client_data.y.device.type != "cuda":
         return None
     trials = [(len(built.client_rows), built.participation.largest_size) for each, built in runs for _ in each.seeds]
     lanes = getattr(engine, "lanes", None) or sum(cohort for _, cohort in trials)
     optimiser = experiment.optimiser_at(0, starts[0])
-    estimate = estimate_memory(experiment.method, task, client_data, starts[0], lanes, trials, ranks, optimiser)
+    estimate = estimate_memory(method, task, client_data, starts[0], lanes, trials, ranks, optimiser)
     return choose_state_device(estimate, free_gpu_memory(client_data.y.device))

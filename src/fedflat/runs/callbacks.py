@@ -17,6 +17,7 @@ from torch import nn
 from fedflat.core.metric import MainMetric
 from fedflat.core.state import tree_map
 from fedflat.errors import NOT_SHOWN, UserError, near_miss, shorten
+from fedflat.methods.running_averages import with_server_statistics
 from fedflat.runs.experiment import Experiment
 from fedflat.runs.result import Result
 
@@ -87,13 +88,15 @@ class TrainingView:
     @property
     def model(self) -> nn.Module:
         """The global model of the first seed, as a module on the CPU, in evaluation mode."""
-        return self._training.built.task.module(self._training.trials[0].server.params)
+        return self._module(self._training.trials[0].server)
 
     @property
     def models(self) -> dict[int, nn.Module]:
         """The global model of every seed."""
-        task = self._training.built.task
-        return {trial.seed: task.module(trial.server.params) for trial in self._training.trials}
+        return {trial.seed: self._module(trial.server) for trial in self._training.trials}
+
+    def _module(self, server: Any) -> nn.Module:
+        return with_server_statistics(self._training.built.task, server).module(server.params)
 
 
 def _copy_state(state: Any) -> Any:

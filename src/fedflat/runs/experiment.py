@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from torch import Tensor, nn
 
 from fedflat.core.method import Method
+from fedflat.core.norm_statistics import NormStatistics
 from fedflat.core.optimiser import InRoundSchedule, Optimiser, OptimiserName
 from fedflat.core.state import send_to_device
 from fedflat.core.tasks import find_task
@@ -122,6 +123,9 @@ class Setting:
     """A client's momentum or moments: start from 0 in every round, or go on where the client took part last."""
     clip_grad: Positive | None = None
     """Largest norm of a client's step before the learning rate; longer ones are shortened to it."""
+    norm_stats: Literal["batch", "server", "local"] = "batch"
+    """Statistics by which batch normalisation evaluates: those of the test batch itself, running averages of which the
+    server takes the mean, or running averages that each client keeps for itself (docs/models.md)."""
     weights: Literal["examples", "uniform"] = "examples"
     """Weights of the clients' average: their number of samples, or equal."""
     clip_replies: Positive | None | str = None  # noqa: RUF036 (every word is text, so text is tried last)
@@ -284,13 +288,21 @@ class Experiment(Setting):
 
     def aggregation(self) -> Aggregation:
         """Return how the server averages replies; raise UserError if the options describe none."""
-        return parse_aggregation(self.clip_replies, self.aggregate, self.method.bookkeeping)
+        return parse_aggregation(self.clip_replies, self.aggregate, self.bookkeeping)
+
+    @property
+    def bookkeeping(self) -> tuple[str, ...]:
+        """The tensors of a reply that are no part of its norm: the method's, and running averages."""
+        return (*self.method.bookkeeping, *(NormStatistics._fields if self.norm_stats == "server" else ()))
 
     def _check_robustness(self) -> None:
         """Raise UserError if the options about averages and attackers do not fit together or to the method."""
         self.aggregation()
         if find_private(self.method) is None:
             return
+        if self.norm_stats == "server":
+            problem = "running averages depend on samples, and dpfedavg neither clips them nor adds noise to them"
+            raise UserError("norm_stats", self.norm_stats, f"{problem}; use {mention('norm_stats', 'local')} or batch")
         if self.sampling == "poisson" and self.method.bookkeeping:
             problem = f"the mean of {self.method.bookkeeping[0]}, which gets no noise, would tell who took part"
             raise UserError("sampling", self.sampling, problem)

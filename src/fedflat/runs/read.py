@@ -19,10 +19,12 @@ from torch import Tensor, nn
 
 from fedflat.core.local_training import method_state
 from fedflat.core.metric import SHARES, MainMetric, metric_name
+from fedflat.core.norm_statistics import NormStatistics
 from fedflat.core.state import tree_map
 from fedflat.core.tasks import TASKS
 from fedflat.engine.rounds import Trial, has_diverged
 from fedflat.errors import UserError
+from fedflat.methods.running_averages import is_remembered, with_server_statistics
 from fedflat.options import check
 from fedflat.runs.build import BuiltRun, build_run
 from fedflat.runs.checkpoint import (
@@ -194,7 +196,17 @@ class TrainedRun(NamedTuple):
     def personal(self, trial: Trial, client: int) -> Tensor:
         """Return the parameters [P] of the model that the method gives to a client after the last round."""
         state = tree_map(lambda t: t[0], trial.clients.gather([client]))
-        return self.experiment.method.personal(trial.server, method_state(state))
+        return self.built.method.personal(trial.server, method_state(state))
+
+    def personal_statistics(self, trial: Trial, client: int) -> NormStatistics | None:
+        """Return the running averages of a client's model: the server's or its own; None if there are none.
+
+        A client that keeps its own but has never taken part gets the mean of those of all clients that have.
+        """
+        if self.experiment.norm_stats != "local":
+            return with_server_statistics(self.built.task, trial.server).statistics
+        known = [client] if client in trial.clients.rows else list(trial.clients.rows) or [client]
+        return tree_map(lambda t: t.mean(0), method_state(trial.clients.gather(known)).statistics)
 
 
 def read_experiment(folder: Path) -> Experiment:
@@ -238,7 +250,7 @@ def read_trained_run(folder: Path, experiment: Experiment | None = None, advice:
         raise _run_error(folder, f"was trained with {trained} clients, and its data are now of {now}")
     trials = built.trials(experiment)
     for trial in trials:
-        _restore_trial(folder, trial, tensors)
+        _restore_trial(folder, trial, trial_tensors(tensors, trial.seed))
     return TrainedRun(experiment, built, _without_diverged(folder, trials), rounds)
 
 
@@ -272,11 +284,13 @@ def _read_checkpoint(folder: Path, experiment: Experiment, may_grow: Collection[
     return tensors
 
 
-def _restore_trial(folder: Path, trial: Trial, tensors: Mapping[str, Tensor]) -> None:
-    """Set a trial to its state in the checkpoint."""
-    own = trial_tensors(tensors, trial.seed)
+def _restore_trial(folder: Path, trial: Trial, own: dict[str, Tensor]) -> None:
+    """Set a trial to its state `own` in the checkpoint."""
     if "clients.table.turn" in own and trial.clients.initial:
-        raise _run_error(folder, "was a federation; what its clients remember is on their nodes")
+        if is_remembered(trial.clients.initial):
+            raise _run_error(folder, "was a federation; what its clients remember is on their nodes")
+        server = {name: tensor for name, tensor in own.items() if name.startswith("server.")}
+        own = server | {f"clients.{name}": tensor for name, tensor in trial.clients.pack().items()}
     try:
         trial.unpack(own)
     except (KeyError, TypeError):
@@ -313,4 +327,5 @@ def load_model(run: str | Path, seed: int | None = None, experiment: Experiment 
     chosen = next(iter(trials)) if seed is None else seed
     if chosen not in trials:
         raise UserError("seed", seed, f"run {run} has models of seeds {', '.join(map(str, trials))}")
-    return trained.built.task.module(trials[chosen].server.params)
+    server = trials[chosen].server
+    return with_server_statistics(trained.built.task, server).module(server.params)

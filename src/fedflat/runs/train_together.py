@@ -127,7 +127,8 @@ def _open_trainings(
             stack.enter_context(closing(RunFolder(path, dump_experiment(each), resume, data=built.dataset.fingerprint)))
             for path, (each, built) in zip(folders or (), runs, strict=bool(folders))
         ]
-        engine = build_engine(experiments[0], _all_clients(built_runs), SINGLE_PROCESS, fields)
+        lane_fields = differing_fields([built.method for built in all_built])
+        engine = build_engine(experiments[0], _all_clients(built_runs), SINGLE_PROCESS, lane_fields)
         steps_by_round = zip(*(expected_steps(*run) for run in zip(together, all_built, strict=True)), strict=True)
         engine.prepare(occupied_rounds([*chain.from_iterable(steps)] for steps in steps_by_round))
         state_device, test = client_state_device(runs, engine), built_runs[0].client_data.test()
@@ -250,7 +251,7 @@ def _play_round(trainings: Sequence[Training], offsets: Sequence[int], engine: E
     for exchange in range(trainings[0].experiment.method.exchanges):
         jobs = [training.begin_exchange(exchange) for training in trainings]
         shifted = [_shift_job(job, offset) for own, offset in zip(jobs, offsets, strict=True) for job in own]
-        trained = iter(train_cohorts(trainings[0].experiment.method, engine, shifted))
+        trained = iter(train_cohorts(trainings[0].built.method, engine, shifted))
         for training, own in zip(trainings, jobs, strict=True):
             training.finish_exchange([next(trained) for _ in own])
     for training in trainings:

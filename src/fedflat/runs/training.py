@@ -27,6 +27,7 @@ from fedflat.engine.rounds import (
     update_servers,
 )
 from fedflat.methods import METHODS
+from fedflat.methods.running_averages import with_server_statistics
 from fedflat.own_code import short_own_code
 from fedflat.probes import ProbeRunner
 from fedflat.runs.build import BuiltRun, build_attack, build_engine, client_state_device
@@ -52,7 +53,7 @@ def metrics_row(task: Task, trial: Trial, test: Batch, played: int, seconds: flo
         played: rounds that were trained.
         seconds: time that was spent.
     """
-    loss, metrics = evaluate(task, trial.server.params, test)
+    loss, metrics = evaluate(with_server_statistics(task, trial.server), trial.server.params, test)
     values = {task.metric: metrics[task.metric], **metrics, "loss": loss}  # the main metric comes first
     finite = {name: value if math.isfinite(value) else None for name, value in values.items()}
     return {"round": played, "seed": trial.seed} | finite | {"seconds": round(seconds, 3)}
@@ -104,7 +105,7 @@ class Training:
         self.test = test or built.client_data.test()
         self.evaluator = evaluation_task(built.task, self.test.y.device)
         self.probe_runner = ProbeRunner(
-            experiment.probes, experiment.probing, experiment.method, built.task, built.client_data, self.test
+            experiment.probes, experiment.probing, built.method, built.task, built.client_data, self.test
         )
         self.aggregation, self.attack = experiment.aggregation(), build_attack(experiment, len(built.client_rows))
         self.history: list[dict[str, Any]] = []
@@ -161,7 +162,7 @@ class Training:
         for exchange in range(self.experiment.method.exchanges):
             with explain_method_errors(self.experiment.method):
                 jobs = self.begin_exchange(exchange)
-                trained = train_cohorts(self.experiment.method, self.engine, jobs)
+                trained = train_cohorts(self.built.method, self.engine, jobs)
                 self.finish_exchange(trained)
             if self.keeps_local_models:
                 self.last_cohort = jobs[0], trained[0]
@@ -174,7 +175,7 @@ class Training:
         optimiser = experiment.optimiser_at(r, self.built.initial_params[0])
         weights = [self._weights(c) for c in cohorts]
         rest = (cohorts, weights, who.population, optimiser, who.expected_size, self.aggregation, self.attack)
-        jobs = cohort_jobs(experiment.method, self.trials, r, exchange, *rest)
+        jobs = cohort_jobs(self.built.method, self.trials, r, exchange, *rest)
         jobs = [job._replace(optimiser=who.with_client_lrs(optimiser, experiment.lr, job.clients)) for job in jobs]
         self.probe_runner.begin(self.trials, jobs)
         return jobs
@@ -182,7 +183,7 @@ class Training:
     def finish_exchange(self, trained: Sequence[TrainedCohort]) -> None:
         """Update the server of every seed with what its cohort sent."""
         self.probe_runner.end(trained)
-        update_servers(self.experiment.method, self.trials, trained)
+        update_servers(self.built.method, self.trials, trained)
 
     def end_round(self) -> None:
         """Count the round and its local steps."""
@@ -275,7 +276,7 @@ class Training:
             self._log_evaluation()
         experiment, seeds = self.experiment, list(self.experiment.seeds)
         clients = len(self.built.client_rows)
-        sent = count_traffic(experiment.method, self.built.initial_params[0])
+        sent = count_traffic(self.built.method, self.built.initial_params[0])
         result = Result(
             method=short_own_code(METHODS.name_of(type(experiment.method))),
             seeds=seeds,
