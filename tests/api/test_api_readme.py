@@ -30,6 +30,11 @@ def test_snippets_are_short(snippet: str) -> None:
     assert len([line for line in snippet.splitlines() if line.strip()]) < 15
 
 
+def test_a_resnet_with_batch_normalisation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run_snippet("norm_stats").accuracy > 0.8
+
+
 def test_snippet(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_snippet("FedSOL").accuracy > 0.8
     assert re.fullmatch(r"\d+\.\d% ± \d+\.\d% with 3084 bytes up\n", capsys.readouterr().out)

@@ -1,4 +1,4 @@
-"""The examples of docs/models.md: a frozen backbone with BatchNorm and LoRA, and dropout that engines agree on."""
+"""The examples of docs/models.md: a frozen backbone with BatchNorm and LoRA, dropout that engines agree on, running averages."""
 
 from __future__ import annotations
 
@@ -33,6 +33,13 @@ def test_a_backbone_with_batch_norm_and_lora_is_trained(capsys: pytest.CaptureFi
     assert result.parameters == 2 * (288 + 32) + 32 * 3 + 3  # LoRA's two matrices and the last layer
     assert result.accuracy > 0.8
     assert "1 nn.BatchNorm2d, 1 nn.Dropout replaced by fedflat's own" in capsys.readouterr().err
+
+
+def test_a_loaded_module_classifies_samples_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    scope = example(2)
+    assert scope["accuracy"] == pytest.approx(scope["result"].accuracy)
+    assert scope["result"].accuracy > 0.6
 
 
 def losses(model: Any, engine: str) -> list[float]:
