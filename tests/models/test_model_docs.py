@@ -1,4 +1,4 @@
-"""The examples of docs/models.md: a frozen backbone with BatchNorm and LoRA, dropout that engines agree on, running averages."""
+"""The examples of docs/models.md: a frozen backbone and LoRA, dropout that engines agree on, running averages."""
 
 from __future__ import annotations
 
