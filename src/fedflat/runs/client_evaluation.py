@@ -21,6 +21,7 @@ from fedflat.data.dataset import Dataset
 from fedflat.engine.client_metrics import client_spread
 from fedflat.engine.rounds import Trial, main_metric
 from fedflat.errors import UserError
+from fedflat.methods.running_averages import with_server_statistics
 
 NO_ROWS = np.empty(0, np.int64)
 
@@ -122,7 +123,8 @@ def _spread_over(
     for rows in group:
         samples = rows.samples(data)
         for of_seed, trial in zip(values, trials, strict=True):
-            of_seed.append(main_metric(task, trial.server.params, samples))
+            evaluator = with_server_statistics(task, trial.server)
+            of_seed.append(main_metric(evaluator, trial.server.params, samples))
     spreads = [client_spread(of_seed, task.main_metric()) for of_seed in values]
     numbers = {key: [_finite(getattr(each, key)) for each in spreads] for key in ("mean", "worst10", "std")}
     return {"clients": len(group), **numbers}

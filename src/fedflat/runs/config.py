@@ -29,6 +29,7 @@ from fedflat.runs.experiment import Experiment, Setting
 
 MAY_CHANGE = ("engine", "threads")  # options that may change when a run is resumed
 WRITTEN_IF_SET = (  # options that are left out where they have their default, as in files of earlier versions
+    "norm_stats",
     "sequence_length",
     "target_column",
     "feature_columns",
