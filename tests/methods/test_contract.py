@@ -58,7 +58,7 @@ def test_engines_agree_on_a_regression(name: str, engine: str) -> None:
             torch.testing.assert_close(ours.pack()[key], value, rtol=0, atol=1e-10, msg=key)
 
 
-@every_method
+@pytest.mark.parametrize("method", ALL.values(), ids=ALL)
 def test_a_regression_is_trained_or_refused_by_name(method: Method) -> None:
     inner = method
     while isinstance(inner, Wrapper):
