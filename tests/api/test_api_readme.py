@@ -50,6 +50,12 @@ def test_snippet_of_a_table(
     assert float(found[1]) > 0.3
 
 
+def test_snippet_of_lora(capsys: pytest.CaptureFixture[str]) -> None:
+    result = run_snippet("ff.lora")
+    assert result.history[-1]["perplexity"] < 60, "256 before training"
+    assert re.fullmatch(r"perplexity \d+\.\d with 9472 trained parameters\n", capsys.readouterr().out)
+
+
 def test_commands_and_methods_exist() -> None:
     blocks = "".join(re.findall(r"```\n(.*?)```", README, re.S))
     assert set(re.findall(r"fedflat (\w+)", blocks)) == set(COMMANDS)

@@ -213,3 +213,11 @@ def test_threads() -> None:
     assert [row[0] for row in rows[2:4]] == ["fedflat's choice", "1 thread"]
     assert min(float(row[2]) for row in rows[2:6]) == 1
     assert rows[-1][:3] == ["mlp", "32", "1"]
+
+
+def test_lora_beside_a_plain_loop():
+    record = last_line(run("lora.py", "--device", "cpu", "--tiny", "--rounds", "1"))
+    assert record["adapters"] == 2 * 2 * 2 * 8 * 16, "A and B of two layers in each of two blocks"
+    assert record["fedflat"]["client_steps_per_s"] > 0
+    assert record["plain"]["client_steps_per_s"] > 0
+    assert record["plain"]["library"] in ("peft", "fedflat.lora")
