@@ -27,6 +27,7 @@ from fedflat.data.augment import normalise
 from fedflat.runs.build import build_run
 
 HERE = Path(__file__).resolve().parent
+PEERS = {"plain_loop": "plain PyTorch loop", "flower": "Flower simulation", "pfl": "pfl"}  # folders of peers/, rows
 OWN_ENVIRONMENT = HERE.parent / ".venv-bench" / "bin" / "python"
 
 
@@ -45,7 +46,7 @@ class Program(NamedTuple):
         seeds = [str(self.models * repetition + i) for i in range(self.models)]
         arguments = {
             "fedflat_job.py": ["--engine", self.engine, "--rounds", str(rounds), "--seeds", *seeds],
-            "loop.py": ["digits", "--device", "cpu", "--rounds", str(rounds), "--seed", *seeds],
+            "peers/plain_loop/job.py": ["digits", "--device", "cpu", "--rounds", str(rounds), "--seed", *seeds],
         }
         return [self.python, str(HERE / self.script), *arguments.get(self.script, [job])]
 
@@ -63,9 +64,9 @@ def programs(other: str) -> list[Program]:
         Program("fedflat, batched", "fedflat_job.py", engine="batched"),
         Program("fedflat, batched, 3 seeds at once", "fedflat_job.py", engine="batched", models=3),
         Program("fedflat, sequential", "fedflat_job.py", engine="sequential"),
-        Program("plain PyTorch loop", "loop.py"),
-        Program("Flower simulation", "flower_job.py", other, "flwr.simulation, ray"),
-        Program("pfl", "pfl_job.py", other, "pfl"),
+        Program("plain PyTorch loop", "peers/plain_loop/job.py"),
+        Program("Flower simulation", "peers/flower/job.py", other, "flwr.simulation, ray"),
+        Program("pfl", "peers/pfl/job.py", other, "pfl"),
     ]
 
 
@@ -154,10 +155,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=JOBS["digits"].rounds)
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1, help="of each process; Flower runs a process per core")
+    parser.add_argument(
+        "--peers", nargs="+", choices=PEERS, default=list(PEERS), help="beside which fedflat is measured"
+    )
     parser.add_argument("--python", default=str(OWN_ENVIRONMENT), help="interpreter that has Flower and pfl")
     parser.add_argument("--out", type=Path, help="write all measurements to this JSON file")
     given = parser.parse_args()
-    rows, before = programs(given.python), describe()
+    skipped = [PEERS[name] for name in PEERS if name not in given.peers]
+    rows, before = [row for row in programs(given.python) if row.name not in skipped], describe()
     records = measure(rows, given.rounds, given.repetitions, given.threads)
     print(heading(before, describe()["load"], given.threads), end=" ")
     print(f"{given.rounds} rounds, median (least to most) of {given.repetitions} repetitions.\n")

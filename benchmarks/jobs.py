@@ -1,7 +1,7 @@
 """The jobs of docs/performance.md: python benchmarks/jobs.py JOB [JOB ...] [--precision bf16] [--seeds 0 1 2].
 
 Prints one JSON line for each job, the median of `--repetitions`, and at the end a table. `--loop N` also plays N rounds
-of the plain PyTorch loop of benchmarks/loop.py, for the jobs that it has, and gives the ratio of the times of a round.
+of the plain PyTorch loop of peers/plain_loop, for the jobs that it has, and gives the ratio of the times of a round.
 `--states host` keeps clients' states on the host, as fedflat does where a GPU is too small for them.
 """
 
@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from plain import blazefl_cnn
+from synthetic import images
 
 import fedflat
 from fedflat.core.state import count_bytes
@@ -70,6 +72,20 @@ PFL = {
     "augment": "none",
     "eval_every": 10,
 }
+BLAZEFL = {
+    "dataset": "cifar10",
+    "model": blazefl_cnn,
+    "partition": "shards",
+    "shards": 2,
+    "clients": 100,
+    "cohort": 100,
+    "rounds": 5,
+    "local_epochs": 5,
+    "batch_size": 50,
+    "lr": 0.1,
+    "augment": "none",
+    "eval_every": 5,
+}
 DIGITS = {"rounds": 20, "alpha": 10.0}  # little heterogeneity, so that accuracies of different programs can be compared
 
 JOBS = {
@@ -77,11 +93,18 @@ JOBS = {
     "fedsol": fedflat.Experiment(method=fedflat.FedSOL(), **FEDSOL),
     "fedgloss": fedflat.Experiment(method=fedflat.FedGloSS(warmup=2000), **FEDGLOSS),
     "pfl": fedflat.Experiment(method=fedflat.FedAvg(), **PFL),
+    "blazefl": fedflat.Experiment(method=fedflat.FedAvg(), **BLAZEFL),
     "digits": fedflat.Experiment(method=fedflat.FedAvg(), **DIGITS),
 }
 
 
-def measure(name: str, experiment: fedflat.Experiment, home: torch.device | None) -> dict[str, Any]:
+def made_up(job: fedflat.Experiment, samples: int = 50_000) -> fedflat.Experiment:
+    """The job on random images of CIFAR-10's shape, in the same partition: as much work, and nothing to learn."""
+    dataset = replace(images(1, samples, (3, 32, 32)), owner=None)
+    return replace(job, dataset=dataset)
+
+
+def measure(name: str, experiment: fedflat.Experiment, home: torch.device | None = None) -> dict[str, Any]:
     """Start-up (data, model, compilation, first round) apart from the remaining rounds; clients' states at `home`."""
     begin = time.perf_counter()
     built = build_run(experiment)
@@ -130,7 +153,8 @@ def repeated(name: str, experiment: fedflat.Experiment, repetitions: int, home: 
 
 def beside_loop(name: str, ms_per_round: float, rounds: int) -> dict[str, object]:
     """The time of a round of the plain loop on the same job; nothing for a job that it does not have."""
-    command = [sys.executable, str(Path(__file__).with_name("loop.py")), name, "--rounds", str(rounds)]
+    script = Path(__file__).parent / "peers" / "plain_loop" / "job.py"
+    command = [sys.executable, str(script), name, "--rounds", str(rounds)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode == 2:
         return {}

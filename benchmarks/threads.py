@@ -117,13 +117,14 @@ def round_of(model: str, rounds: int) -> dict[str, float]:
 def main() -> None:
     """Measure and print two tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=100)
+    parser.add_argument("--rounds", type=int, default=100, help="of the comparison; 0 leaves it out")
     parser.add_argument("--busy", type=int, default=2)
     parser.add_argument("--repetitions", type=int, default=2)
     parser.add_argument("--models", nargs="*", choices=CASES, default=["mlp", "digits-cnn", "fedavg-cnn", "lenet-cnn"])
     given = parser.parse_args()
     print(json.dumps(describe()))
-    print(command_table(commands(given.rounds, given.busy, given.repetitions), given.busy), flush=True)
+    if given.rounds:
+        print(command_table(commands(given.rounds, given.busy, given.repetitions), given.busy), flush=True)
     print(f"\n| model | batch | chosen | ms, 1 thread | ms, {count_cores()} threads |\n" + "|---" * 5 + "|")
     for model in given.models:
         row = round_of(model, 5)

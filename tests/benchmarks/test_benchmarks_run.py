@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from fedflat.models import build_model
+from fedflat.runs.build import build_run
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 OTHER = BENCHMARKS.parent / ".venv-bench" / "bin" / "python"
@@ -92,7 +93,9 @@ def test_plain_augmentation_crops_flips_and_cuts():
     assert len(set(sizes.tolist())) > 1
 
 
-@pytest.mark.parametrize(("script", "package"), [("flower_job.py", "flwr.simulation, ray"), ("pfl_job.py", "pfl")])
+@pytest.mark.parametrize(
+    ("script", "package"), [("peers/flower/job.py", "flwr.simulation, ray"), ("peers/pfl/job.py", "pfl")]
+)
 def test_other_frameworks(script, package, job):
     if not OTHER.exists() or subprocess.run([str(OTHER), "-c", f"import {package}"], capture_output=True).returncode:
         pytest.skip(f"{package} is not installed; make bench installs it")
@@ -208,11 +211,30 @@ def test_attacks_and_defences_are_one_table() -> None:
 
 
 def test_threads() -> None:
-    lines = run("threads.py", "--rounds", "1", "--busy", "1", "--repetitions", "1", "--models", "mlp").splitlines()
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line.startswith("|")]
-    assert [row[0] for row in rows[2:4]] == ["fedflat's choice", "1 thread"]
-    assert min(float(row[2]) for row in rows[2:6]) == 1
-    assert rows[-1][:3] == ["mlp", "32", "1"]
+    from threads import Spent, command_table
+
+    found = {"chosen": (Spent(2.0, 3.0), Spent(5.0, 3.0)), "1 thread": (Spent(1.0, 1.0), Spent(1.5, 1.0))}
+    assert command_table(found, 2).splitlines()[2] == "| chosen | 2 | 2 | 3 | 5 | 2.5 |"
+    assert run("threads.py", "--rounds", "0", "--models", "mlp").splitlines()[-1].startswith("| mlp | 32 | 1 |")
+
+
+def test_gpu_table_in_its_smallest_form(tmp_path) -> None:
+    out = tmp_path / "rows.jsonl"
+    words = ["gpu_table.py", "--tiny", "--device", "cpu", "--out", str(out), "--rows"]
+    run(*words, "commands", "blazefl")
+    rows = [json.loads(row) for row in out.read_text().splitlines()]
+    assert [row["row"] for row in rows] == ["commands", "blazefl"]
+    lines = run(*words, "blazefl").splitlines()  # measured already
+    assert len(lines) == 2 + 3 + 1
+    assert lines[-1].startswith(f"| BlazeFL's CIFAR-10 job, 5 rounds | auto | {rows[1]['full_job_s']} |")
+
+
+def test_blazefls_job_has_its_size() -> None:
+    from jobs import JOBS, made_up
+
+    assert sum(p.numel() for p in plain.blazefl_cnn().parameters()) == 62_006
+    built = build_run(made_up(JOBS["blazefl"]))
+    assert sum(built.client_data.lengths([0] * 100, 0, list(range(100)))) * JOBS["blazefl"].rounds == 25_000
 
 
 def test_lora_beside_a_plain_loop():

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from fedflat.engine.batched import trace_operations
 from fedflat.engine.kernels import LaneConv2d, LaneConvPool, lanes, use_lane_ops
 from fedflat.engine.kernels.conv import conv2d, conv_pool2d
 from fedflat.models import MODELS
@@ -105,11 +106,30 @@ def test_without_vmap_the_backward_pass_matches_too():
 @pytest.mark.parametrize("mode", ["real", "fake"])
 def test_a_traced_step_has_one_operator_for_each_pass(mode):
     x, w, b = problem(1)
-    step = make_fx(lambda *given: gradients(conv2d, *given, HOW["padded"]), tracing_mode=mode)(x, w, b)
+    step = make_fx(lambda *given: gradients(conv2d, *given, HOW["strided"]), tracing_mode=mode)(x, w, b)
     names = [str(n.target) for n in step.graph.nodes if "fedflat" in str(n.target)]
     assert names == ["fedflat.lane_conv.default", "fedflat.lane_conv_input_grad.default",
                      "fedflat.lane_conv_weight_grad.default"]  # fmt: skip
+    torch.testing.assert_close(step(x, w, b), gradients(F.conv2d, x, w, b, HOW["strided"]), rtol=1e-10, atol=1e-10)
+
+
+def test_a_convolution_and_its_weight_gradient_share_their_patches():
+    x, w, b = problem(1)
+    step = trace_operations(lambda *given: gradients(conv2d, *given, HOW["padded"]), x, w, b)
+    names = [str(n.target) for n in step.graph.nodes]
+    assert not any("fedflat" in name for name in names)
+    assert names.count("aten.unfold.default") == 2 * 2  # the patches of x, which serve twice, and those of g
     torch.testing.assert_close(step(x, w, b), gradients(F.conv2d, x, w, b, HOW["padded"]), rtol=1e-10, atol=1e-10)
+
+
+def test_operations_that_write_are_not_merged():
+    def count_twice(x):
+        first, second = torch.zeros(3), torch.zeros(3)
+        return first.add_(x), second.add_(2 * x)
+
+    x = torch.arange(3.0)
+    once, twice = trace_operations(count_twice, x)(x)
+    assert torch.equal(twice, 2 * once)
 
 
 @pytest.mark.usefixtures("_cpu_algorithm")

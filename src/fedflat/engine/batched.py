@@ -40,6 +40,7 @@ from fedflat.engine.rounds import CohortJob, TrainedCohort, average_replies
 from fedflat.errors import UserError
 
 WARM_UP_STEPS = 3  # calls of a function before it is captured as a CUDA graph
+_VIEWS = tuple(getattr(torch.ops.aten, name).default for name in ("view", "_unsafe_view", "expand", "permute"))
 
 
 def trace_operations(function: Callable[..., Any], *inputs: Any) -> torch.fx.GraphModule:
@@ -54,9 +55,41 @@ def trace_operations(function: Callable[..., Any], *inputs: Any) -> torch.fx.Gra
         if node.args[0] is node.args[1]:  # a tensor that never changes would be copied onto itself
             node.replace_all_uses_with(node.args[0])
             graph.graph.erase_node(node)
+    _drop_needless_operations(graph.graph)
     graph.graph.eliminate_dead_code()
     graph.recompile()
     return graph
+
+
+def _drop_needless_operations(graph: torch.fx.Graph) -> None:
+    """Do once what is done twice to the same tensors, and drop views that change nothing.
+
+    A convolution and its weight gradient then share their matrix of patches (kernels/lanes.py). Nothing is dropped if
+    an operation writes into its inputs, as on a GPU, where the compiler does the same.
+    """
+    calls = [node for node in graph.nodes if node.op == "call_function"]
+    if any(_writes(node.target) for node in calls):
+        return
+    first: dict[Any, Any] = {}
+    for node in calls:
+        operation = (node.target, repr(node.args), repr(node.kwargs))
+        kept = first.setdefault(operation, node.args[0] if _is_same_view(node) else node)
+        if kept is not node:
+            node.replace_all_uses_with(kept)
+            graph.erase_node(node)
+
+
+def _is_same_view(node: torch.fx.Node) -> bool:
+    """Return whether a node is a view of a tensor with the shape and the strides that the tensor has."""
+    if node.target not in _VIEWS or not isinstance(node.args[0], torch.fx.Node):
+        return False
+    old, new = node.args[0].meta.get("val"), node.meta.get("val")
+    return isinstance(old, Tensor) and old.shape == new.shape and old.stride() == new.stride()
+
+
+def _writes(operation: Any) -> bool:
+    """Return whether an operation changes one of its inputs."""
+    return isinstance(operation, torch._ops.OpOverload) and operation._schema.is_mutable
 
 
 def capture_cuda_graph(function: Callable[[], None]) -> Callable[[], None]:

@@ -70,9 +70,12 @@ _lane_input_grad.register_fake(lanes.empty_input_grad)
 _lane_weight_grad.register_fake(lanes.empty_weight_grad)
 
 
-def _over_lanes(op: Any, function: Any, a: Tensor, b: Tensor, how: Any) -> Any:
-    """Return the counterpart over lanes: the custom operator, or with Triton the function that the compiler can see."""
-    return function if lanes.has_triton_kernel(a, b, how) else op
+def _over_lanes(op: Any, function: Any, a: Tensor, b: Tensor, patches: bool, how: Any) -> Any:
+    """Return the counterpart over lanes: a custom operator, or the function itself if tracing should look into it.
+
+    It should with Triton, for the compiler, and with patches, whose matrix serves two operators.
+    """
+    return function if patches or lanes.has_triton_kernel(a, b, how) else op
 
 
 def lanes_in_front(t: Tensor, dim: int | None, count: int) -> Tensor:
@@ -87,7 +90,7 @@ def _with_shared_weights(op: Any, t: Tensor, dim: int | None, count: int, *rest:
 
 @_conv.register_vmap
 def _(info: Any, dims: Any, x: Tensor, w: Tensor, b: Tensor | None, *how: Any) -> tuple[Tensor, int]:
-    op = _over_lanes(_lane_conv, lanes.lane_conv, x, w, how)
+    op = _over_lanes(_lane_conv, lanes.lane_conv, x, w, lanes.suits_patches(x, w.shape[-2:], how), how)
     if dims[1] is None and dims[2] is None:
         bias = None if b is None else b[None]
         return _with_shared_weights(op, x, dims[0], info.batch_size, w[None], bias, *how), 0
@@ -99,7 +102,8 @@ def _(info: Any, dims: Any, x: Tensor, w: Tensor, b: Tensor | None, *how: Any) -
 
 @_input_grad.register_vmap
 def _(info: Any, dims: Any, g: Tensor, w: Tensor, *rest: Any) -> tuple[Tensor, int]:
-    op = _over_lanes(_lane_input_grad, lanes.lane_input_grad, g, w, rest[1:])
+    patches = lanes.suits_patches(g, w.shape[-2:], rest[1:])
+    op = _over_lanes(_lane_input_grad, lanes.lane_input_grad, g, w, patches, rest[1:])
     if dims[1] is None:
         return _with_shared_weights(op, g, dims[0], info.batch_size, w[None], *rest), 0
     return op(*(lanes_in_front(t, d, info.batch_size) for t, d in zip((g, w), dims, strict=False)), *rest), 0
@@ -107,7 +111,8 @@ def _(info: Any, dims: Any, g: Tensor, w: Tensor, *rest: Any) -> tuple[Tensor, i
 
 @_weight_grad.register_vmap
 def _(info: Any, dims: Any, g: Tensor, x: Tensor, *rest: Any) -> tuple[Tensor, int]:
-    op = _over_lanes(_lane_weight_grad, lanes.lane_weight_grad, g, x, rest[1:])
+    patches = lanes.suits_patches(x, rest[0], rest[1:])
+    op = _over_lanes(_lane_weight_grad, lanes.lane_weight_grad, g, x, patches, rest[1:])
     return op(*(lanes_in_front(t, d, info.batch_size) for t, d in zip((g, x), dims, strict=False)), *rest), 0
 
 

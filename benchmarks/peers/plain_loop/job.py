@@ -1,4 +1,4 @@
-"""A federated loop in plain PyTorch: python benchmarks/loop.py digits|fedavg|pfl [--rounds N] [--device cuda].
+"""A federated loop in plain PyTorch: python benchmarks/peers/plain_loop/job.py JOB [--rounds N] [--device cuda].
 
 FedAvg as one writes it without a framework: a module, torch.optim.SGD, one client after another, state_dicts averaged.
 Data, split, model and hyper-parameters are those of the job of the same name in benchmarks/jobs.py. Images stay on the
@@ -11,20 +11,29 @@ import argparse
 import copy
 import json
 import random
+import sys
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))  # the modules that all peers share
 
 import torch
 import torch.nn.functional as F
-from jobs import JOBS
-from plain import accuracy, crop_and_flip, cut_out, digits_cnn, fedavg_cnn, now, pfl_cnn, timing
+from jobs import JOBS, made_up
+from plain import accuracy, blazefl_cnn, crop_and_flip, cut_out, digits_cnn, fedavg_cnn, now, pfl_cnn, timing
 from torch import Tensor, nn
 
 import fedflat
 from fedflat.runs.build import build_run
 from fedflat.runs.result import software_versions
 
-MODELS: dict[str, Callable[[], nn.Module]] = {"digits": digits_cnn, "fedavg": fedavg_cnn, "pfl": pfl_cnn}
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "digits": digits_cnn,
+    "fedavg": fedavg_cnn,
+    "pfl": pfl_cnn,
+    "blazefl": blazefl_cnn,
+}
 State = dict[str, Tensor]
 Images = Callable[[Tensor], tuple[Tensor, Tensor]]  # the augmented images and classes of these rows
 
@@ -110,8 +119,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"))
+    parser.add_argument("--made-up", action="store_true", help="random images in place of CIFAR-10")
     given = parser.parse_args()
-    job = JOBS[given.job]
+    job = made_up(JOBS[given.job]) if given.made_up else JOBS[given.job]
     job = replace(job, rounds=given.rounds or job.rounds, device=given.device, seeds=(given.seed,))
     print(json.dumps(measure(given.job, job) | software_versions()))
 

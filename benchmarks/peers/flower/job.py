@@ -1,4 +1,4 @@
-"""The digits job with Flower's simulation: python benchmarks/flower_job.py JOB.npz prints one JSON line.
+"""The digits job with Flower's simulation: python benchmarks/peers/flower/job.py JOB.npz prints one JSON line.
 
 ClientApp and ServerApp with the FedAvg strategy, as in Flower's own quickstart; each client takes one core, so as many
 clients train at once as there are cores.
@@ -13,7 +13,8 @@ import sys
 from pathlib import Path
 
 os.environ |= {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0"}
-os.environ["PYTHONPATH"] = str(Path(__file__).parent)  # where the processes that Ray starts find `plain`
+os.environ["PYTHONPATH"] = str(Path(__file__).parents[2])  # where the processes that Ray starts find `plain`
+sys.path.insert(0, os.environ["PYTHONPATH"])
 
 import flwr
 import torch

@@ -1,4 +1,4 @@
-"""The digits job with pfl-research: python benchmarks/pfl_job.py JOB.npz prints one JSON line.
+"""The digits job with pfl-research: python benchmarks/peers/pfl/job.py JOB.npz prints one JSON line.
 
 FederatedAveraging on a SimulatedBackend with in-memory user data, as in pfl-research's own benchmarks.
 """
@@ -8,6 +8,9 @@ from __future__ import annotations
 import json
 import sys
 from importlib.metadata import version
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))  # the modules that all peers share
 
 import torch
 import torch.nn.functional as F
