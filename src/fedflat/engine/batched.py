@@ -84,7 +84,9 @@ def _is_same_view(node: torch.fx.Node) -> bool:
     if node.target not in _VIEWS or not isinstance(node.args[0], torch.fx.Node):
         return False
     old, new = node.args[0].meta.get("val"), node.meta.get("val")
-    return isinstance(old, Tensor) and old.shape == new.shape and old.stride() == new.stride()
+    if not isinstance(old, Tensor) or not isinstance(new, Tensor):
+        return False
+    return old.shape == new.shape and old.stride() == new.stride()
 
 
 def _writes(operation: Any) -> bool:
