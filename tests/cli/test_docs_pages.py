@@ -44,12 +44,13 @@ def test_sweeps(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_page("sweeps.md") == 2
     out = capsys.readouterr().out.splitlines()
     end = out.index("results in run0")
-    best, command, example = out[end - 2], out[end - 1], out[-2]
+    best, command, example = out[end - 2], out[end - 1], out[-3]
     assert re.fullmatch(r"best: --rho [\d.]+ --lr [\d.]+", best)
     again = command.removeprefix("train it on all samples: fedflat ")
     assert "--validation" not in again
     assert len(list(Path("run0").glob("*/result.json"))) == 4
     assert re.fullmatch(r"\{'rho': [\d.]+, 'lr': [\d.]+\} [\d.]+%", example)
+    assert out[-2].count("StopAtAccuracy") == 2, "both points were stopped by their own callback"
     assert re.fullmatch(r"\{'rho': [\d.]+\} [\d.]+%", out[-1])
     searched = [line.partition(": ")[0] for line in out[out.index("results in run1") - 3 :][:3]]
     assert searched == ["best", "test accuracy of the best", "train it on all samples"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,10 @@ WEBGL = ("--use-gl=angle", "--use-angle=swiftshader", "--enable-unsafe-swiftshad
 NO_WEBGL = ("--disable-gpu", "--disable-3d-apis")
 DRAWN = """const plots = [...document.querySelectorAll('.panel:not([hidden]) .plot')];
 return plots.every(plot => plot.querySelector('.main-svg')) && plots.length > 0"""
+
+ONLY = """const others = CHARTS.filter(chart => !arguments[0].includes(chart.key));
+others.forEach(chart => { home(chart).remove(); due.delete(chart); seen.delete(chart); });
+CHARTS = CHARTS.filter(chart => !others.includes(chart))"""
 
 
 @contextmanager
@@ -38,11 +42,13 @@ def chromium(*arguments: str) -> Iterator[webdriver.Chrome]:
         browser.quit()
 
 
-def visit(browser: webdriver.Chrome, page: Path, view: str = "") -> webdriver.Chrome:
-    """Open a page from disk with a view in its address, and wait until its figures are drawn."""
+def visit(browser: webdriver.Chrome, page: Path, view: str = "", only: Sequence[str] = ()) -> webdriver.Chrome:
+    """Open a page from disk with a view in its address, and wait until its figures, or only some, are drawn."""
     browser.get("about:blank")
     browser.get(page.as_uri() + view)
     browser.set_script_timeout(120)  # surfaces are slow in software
+    if only:
+        browser.execute_script(ONLY, only)
     browser.execute_script("drawAll()")
     wait(browser, DRAWN)
     return browser

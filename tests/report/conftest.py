@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from browsers import chromium
+from browsers import NO_WEBGL, WEBGL, chromium
 from selenium import webdriver
 from synthetic_runs import write_analysis, write_run
+
+from fedflat.data import load
 
 MakeRun = Callable[..., Path]
 
@@ -16,8 +19,23 @@ MakeRun = Callable[..., Path]
 @pytest.fixture(scope="session")
 def browser() -> Iterator[webdriver.Chrome]:
     """One browser for all tests, without WebGL."""
-    with chromium() as driver:
+    with chromium(*NO_WEBGL) as driver:
         yield driver
+
+
+@pytest.fixture(scope="session")
+def surface_browser() -> Iterator[webdriver.Chrome]:
+    """One browser for all tests of surfaces; WebGL is slow in software."""
+    with chromium(*WEBGL) as driver:
+        yield driver
+
+
+@pytest.fixture(scope="session", autouse=True)
+def digits_once() -> Iterator[None]:
+    """Read the digits once; every page asks for them twice."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(load, "_digits", functools.cache(load._digits))
+        yield
 
 
 @pytest.fixture

@@ -24,6 +24,26 @@ def bowl(axis: list[float], height: float) -> list[list[float]]:
     return [[height * (x * x + y * y) for x in axis] for y in axis]
 
 
+TRAJECTORY_CLIENTS = [
+    {"round": 2, "client": [4, 7], "start_x": 1.5, "start_y": 0.5, "x": [1.0, 2.0], "y": [1.0, 0.0]},
+    {"round": 6, "client": [1], "start_x": 0.25, "start_y": 0.0, "x": [-0.5], "y": [-0.5]},
+]
+TRAJECTORY: dict[str, Any] = {
+    "x": [-1.0, 1.0, 3.0],
+    "y": [-1.0, 0.0, 1.0],
+    "loss": bowl([-1.0, 1.0, 3.0], 9.0),
+    "round": [0, 2, 6],
+    "server_x": [2.0, 1.0, 0.0],
+    "server_y": [1.0, 0.5, 0.0],
+    "server_loss": [30.0, 20.0, 18.0],
+    "clients": TRAJECTORY_CLIENTS,
+    "explained_1": 0.876,
+    "explained_2": 0.1,
+    "client_share": 0.125,
+    "replay_distance": 0.0,
+}
+
+
 def write_analysis(folder: Path, height: float = 1.0, shared_by: str = "abc", **changed: Any) -> None:
     """Write analysis/*.json as fedflat analyse does: a bowl as landscape, eigenvalues 3 · height and 1, and so on."""
     settings = SETTINGS | changed
@@ -39,6 +59,7 @@ def write_analysis(folder: Path, height: float = 1.0, shared_by: str = "abc", **
         "local-landscape": {"x": axis, "y": axis, "surfaces": [client]},
         "path": {"distance": axis, "along_gradient": [2.0, 1.0, 2.0], "along_random": [1.5, 1.0, 1.5]},
         "barriers": {"to": ["other"], "barrier": [2.0]},
+        "trajectory": TRAJECTORY,
         "barrier": {"gamma": [-1.0, 0.0, 0.5, 1.0, 2.0], "loss": [90.0, 1.0, 3.0, 1.0, 90.0], "barrier": 2.0},
     }
     (folder / "analysis").mkdir()
@@ -55,13 +76,14 @@ def write_run(
     finished: bool = True,
     lost: bool = False,
     probes: dict[str, Any] | None = None,
+    less: float = 0.1,
     **setting: Any,
 ) -> Path:
-    """Write a run folder with two seeds; the second is 0.1 less accurate, and has no finite loss if `lost`."""
+    """Write a run folder with two seeds; the second is `less` accurate, and has no finite loss if `lost`."""
     folder.mkdir(parents=True)
     experiment = Experiment(**{"seeds": (0, 1), "rounds": len(accuracies), **setting})
     rows = [
-        {"round": r, "seed": s, "accuracy": a - 0.1 * s, "loss": None if lost and s else 1 - a, "seconds": 0.1 * r}
+        {"round": r, "seed": s, "accuracy": a - less * s, "loss": None if lost and s else 1 - a, "seconds": 0.1 * r}
         for r, a in enumerate(accuracies, 1)
         for s in (0, 1)
     ]

@@ -12,6 +12,7 @@ from browsers import errors, fits, phone, visit, wait
 from PIL import Image
 from selenium import webdriver
 from selenium.webdriver.common.by import By
+from synthetic_runs import write_run
 
 from fedflat.cli import main
 from fedflat.methods.fedsol import FedSOL
@@ -20,16 +21,23 @@ MakeRun = Callable[..., Path]
 LINES = "return document.querySelector('#accuracy .plot').data.filter(trace => trace.meta === 'line')"
 
 
-@pytest.fixture
-def page(browser: webdriver.Chrome, make_run: MakeRun, tmp_path: Path) -> webdriver.Chrome:
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A page about four runs."""
+    folder = tmp_path_factory.mktemp("browser")
     runs = [
-        make_run("steady", [0.5, 0.7, 0.9], seconds=12),
-        make_run("quick", [0.6, 0.65, 0.7], seconds=3),
-        make_run("lost", [0.2, 0.1, 0.1], seconds=100, lost=True),
-        make_run("half", [0.3, 0.4], finished=False),
+        write_run(folder / "steady", [0.5, 0.7, 0.9], seconds=12),
+        write_run(folder / "quick", [0.6, 0.65, 0.7], seconds=3),
+        write_run(folder / "lost", [0.2, 0.1, 0.1], seconds=100, lost=True),
+        write_run(folder / "half", [0.3, 0.4], finished=False),
     ]
-    assert main(["report", *map(str, runs), "--target", "0.45", "--out", str(tmp_path / "page.html")]) == 0
-    return visit(browser, tmp_path / "page.html")
+    assert main(["report", *map(str, runs), "--target", "0.45", "--out", str(folder / "page.html")]) == 0
+    return folder / "page.html"
+
+
+@pytest.fixture
+def page(browser: webdriver.Chrome, report: Path) -> webdriver.Chrome:
+    return visit(browser, report)
 
 
 def folders(page: webdriver.Chrome) -> list[str]:
@@ -99,13 +107,19 @@ return boxes.filter(box => box.offsetParent).map(box => {
 
 
 @pytest.fixture
-def narrow(browser: webdriver.Chrome, make_run: MakeRun, tmp_path: Path) -> Iterator[webdriver.Chrome]:
-    """A page about runs with long names, on a phone."""
-    methods = [FedSOL(rho=2.0), FedSOL(rho=2.123456789012345)]
-    runs = [make_run(f"{LONG}-{n}", [0.5, 0.6], method=method) for n, method in enumerate(methods)]
-    assert main(["report", *map(str, runs), "--out", str(tmp_path / "page.html")]) == 0
+def narrow(browser: webdriver.Chrome, long_names: Path) -> Iterator[webdriver.Chrome]:
+    """The page about runs with long names, on a phone."""
     with phone(browser):
-        yield visit(browser, tmp_path / "page.html")
+        yield visit(browser, long_names)
+
+
+@pytest.fixture(scope="module")
+def long_names(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("long")
+    methods = [FedSOL(rho=2.0), FedSOL(rho=2.123456789012345)]
+    runs = [write_run(folder / f"{LONG}-{n}", [0.5, 0.6], method=method) for n, method in enumerate(methods)]
+    assert main(["report", *map(str, runs), "--out", str(folder / "page.html")]) == 0
+    return folder / "page.html"
 
 
 def test_buttons_of_a_figure_are_in_one_line_with_the_slider(narrow: webdriver.Chrome) -> None:

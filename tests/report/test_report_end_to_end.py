@@ -7,7 +7,7 @@ import shutil
 import time
 from pathlib import Path
 
-from browsers import NO_WEBGL, WEBGL, chromium, errors, fits, phone, visit, wait
+from browsers import errors, fits, phone, visit, wait
 from PIL import Image
 from selenium import webdriver
 from selenium.webdriver.common.by import By
@@ -34,22 +34,23 @@ QUICK = "--grid 7 --samples 40 --run-seeds 0 --top 2 --probes 2 --draws 4 --clie
 TYPES = "return [...document.querySelectorAll('#landscape .plot')].map(plot => plot.data[0].type)"
 
 
-def test_from_compare_to_the_browser(tmp_path: Path) -> None:
-    """All checks are in one test, so that the runs are trained and the browser is started only once."""
-    with chromium(*WEBGL) as browser:
-        page = make_report(tmp_path)
-        visit(browser, page)
-        every_figure_is_drawn(browser)
-        landscapes_switch_between_surfaces_and_contours(browser)
-        turning_one_surface_turns_all(browser)
-        tables_have_all_methods_and_sort(browser)
-        damaged_and_half_finished_runs_are_reported_and_skipped(browser, tmp_path)
-        for key in FIGURES:
-            figures_and_their_data_can_be_saved(key, browser, tmp_path / "downloads")
-        with phone(browser):
-            fits(browser)
-        nothing_is_logged_and_nothing_fetched(browser)
-    a_browser_without_webgl_shows_contours_and_says_so(page)
+def test_from_compare_to_the_browser(
+    surface_browser: webdriver.Chrome, browser: webdriver.Chrome, tmp_path: Path
+) -> None:
+    """All checks are in one test, so that the runs are trained only once."""
+    page = make_report(tmp_path)
+    visit(surface_browser, page)
+    every_figure_is_drawn(surface_browser)
+    landscapes_switch_between_surfaces_and_contours(surface_browser)
+    turning_one_surface_turns_all(surface_browser)
+    tables_have_all_methods_and_sort(surface_browser)
+    damaged_and_half_finished_runs_are_reported_and_skipped(surface_browser, tmp_path)
+    for key in FIGURES:
+        figures_and_their_data_can_be_saved(key, surface_browser, tmp_path / "downloads")
+    with phone(surface_browser):
+        fits(surface_browser)
+    nothing_is_logged_and_nothing_fetched(surface_browser)
+    a_browser_without_webgl_shows_contours_and_says_so(browser, page)
 
 
 def make_report(folder: Path) -> Path:
@@ -144,10 +145,9 @@ def nothing_is_logged_and_nothing_fetched(browser: webdriver.Chrome) -> None:
     assert browser.execute_script(fetched) == []
 
 
-def a_browser_without_webgl_shows_contours_and_says_so(page: Path) -> None:
-    with chromium(*NO_WEBGL) as browser:
-        visit(browser, page)
-        assert browser.execute_script(TYPES) == ["contour"] * 5
-        assert "no WebGL" in browser.find_element(By.CSS_SELECTOR, "#landscape .warning").text
-        assert not browser.find_element(By.CSS_SELECTOR, "[data-view='3d']").is_enabled()
-        assert errors(browser) == []
+def a_browser_without_webgl_shows_contours_and_says_so(browser: webdriver.Chrome, page: Path) -> None:
+    visit(browser, page, only=("landscape",))
+    assert browser.execute_script(TYPES) == ["contour"] * 5
+    assert "no WebGL" in browser.find_element(By.CSS_SELECTOR, "#landscape .warning").text
+    assert not browser.find_element(By.CSS_SELECTOR, "[data-view='3d']").is_enabled()
+    assert errors(browser) == []

@@ -46,7 +46,7 @@ def read(folders: list[Path]) -> tuple[PageContents, dict[str, list[bool]]]:
     [
         ({"sigma": 0.5}, {"lpf"}),
         ({"rho": 1.0}, {"discrepancy"}),
-        ({"on": "train"}, {"hessian", "lpf", "spectrum", "landscape", "path", "barrier", "barriers"}),
+        ({"on": "train"}, {"hessian", "lpf", "spectrum", "landscape", "path", "barrier", "barriers", "trajectory"}),
         ({"clients": [3]}, {"discrepancy", "local", "local-landscape"}),
         ({"solver": "power"}, {"hessian"}),
         ({"seed": 1}, {*MEASUREMENT_SETTINGS}),

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from browsers import WEBGL, chromium, errors, visit, wait
+from browsers import errors, visit, wait
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
@@ -19,6 +19,7 @@ from fedflat.methods.fedsol import FedSOL
 
 NAMES = "return document.querySelector('#accuracy .plot').data.filter(t => t.meta === 'line').map(t => t.name)"
 ROWS = "return [...document.querySelectorAll('#headline tbody tr')].filter(r => !r.hidden).map(r => r.dataset.run)"
+SHOWN = ("accuracy", "loss", "landscape")  # the figures that these tests look at
 LABELS = [f"FedSOL, ρ = {rho}, lr = {lr}" for rho in ("0.5", "2") for lr in ("0.01", "0.1", "1.0")]
 Page = webdriver.Chrome
 
@@ -42,22 +43,16 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "page.html"
 
 
-@pytest.fixture(scope="module")
-def surface_browser() -> Iterator[Page]:
-    with chromium(*WEBGL) as driver:
-        yield driver
-
-
 @pytest.fixture
 def surfaces(surface_browser: Page, report: Path) -> Page:
     """The page in a browser with WebGL, which is slow in software."""
-    return visit(surface_browser, report)
+    return visit(surface_browser, report, only=SHOWN)
 
 
 @pytest.fixture
 def page(browser: Page, report: Path) -> Page:
     """The page in a browser without WebGL, which is fast."""
-    return visit(browser, report)
+    return visit(browser, report, only=SHOWN)
 
 
 def shown(page: Page) -> list[str]:
@@ -230,6 +225,13 @@ def test_overlaid_surfaces_share_one_scene(surfaces: Page) -> None:
     assert page.execute_script("return document.querySelectorAll('#landscape .panel:not([hidden])').length") == 1
 
 
+BUNDLED = """return document.querySelector('#accuracy .plot').data.filter(t => t.meta === 'bundle')
+.flatMap(t => [...new Set(t.text)]).filter(Boolean)"""
+PATHS = "return [...document.querySelectorAll('#accuracy .js-line')].filter(p => p.style.display !== 'none')"
+CLICK = "document.querySelectorAll('#runs li input')[arguments[0]].click()"
+POINTS = ".map(p => p.getAttribute('d').match(/[-\\d.]+/g).map(Number))"
+
+
 def test_many_runs_are_bundled_and_stay_selectable(
     browser: Page, make_run: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -237,11 +239,24 @@ def test_many_runs_are_bundled_and_stay_selectable(
         make_run(f"many/run{n}", [0.5, 0.6 + n / 100], lr=0.01 * (n + 1))
     assert main(["report", str(tmp_path / "many"), "--out", str(tmp_path / "page.html")]) == 0
     visit(browser, tmp_path / "page.html")
-    bundles = "return document.querySelector('#accuracy .plot').data.filter(t => t.meta === 'bundle').map(t => t.text)"
-    assert len({name for text in browser.execute_script(bundles) for name in text if name}) == 30
+    assert len({*browser.execute_script(BUNDLED)}) == 30
     assert not browser.find_elements(By.CSS_SELECTOR, "#accuracy .legend button")
-    browser.execute_script("document.querySelectorAll('#runs li input')[3].click(); drawAll()")
-    assert len({name for text in browser.execute_script(bundles) for name in text if name}) == 29
+    browser.execute_script("document.getElementById('accuracy').scrollIntoView()")
+    wait(browser, "return seen.has(CHARTS.find(c => c.key === 'accuracy'))")
+    browser.execute_script("clearTimeout(settle.timer); settle = () => {};")
+    assert len(browser.execute_script(PATHS)) == 30
+    browser.execute_script(CLICK, 3)
+    assert len(browser.execute_script(PATHS)) == 29, "the line is gone at once"
+    assert len({*browser.execute_script(BUNDLED)}) == 30, "and plotly has not drawn yet"
+    browser.execute_script("drawAll()")
+    assert len({*browser.execute_script(BUNDLED)}) == 29
+    assert len(browser.execute_script(PATHS)) == 29, "nothing of the patch is left"
+    browser.execute_script(CLICK, 3)
+    (added,) = browser.execute_script("return [...document.querySelectorAll('#accuracy .added')]" + POINTS)
+    browser.execute_script("drawAll()")
+    exact = browser.execute_script(PATHS + POINTS)
+    assert any(line == pytest.approx(added, abs=0.1) for line in exact), "where plotly draws it"
+    assert not browser.find_elements(By.CSS_SELECTOR, "#accuracy .added")
     order = [item.text.partition(" lr = ")[2] for item in browser.find_elements(By.CSS_SELECTOR, "#runs li span")]
     assert [float(value) for value in order] == sorted(float(value) for value in order)
     assert errors(browser) == []

@@ -13,7 +13,7 @@ from scipy import stats
 from fedflat.methods.fedsam import FedSAM
 from fedflat.report.comparison import training_settings
 from fedflat.report.significance import difference_p_value, mark_best
-from fedflat.report.tables import mark_results
+from fedflat.report.tables import judge_results, mark_results
 from fedflat.runs.read import read_stored_run
 
 A = {0: 0.80, 1: 0.82, 2: 0.84}
@@ -56,4 +56,4 @@ def test_a_diverged_run_is_never_bold(make_run: Callable[..., Path]) -> None:
     folders = [make_run("good", [0.5, 0.6]), make_run("lost", [0.9, 0.95], lost=True, method=FedSAM())]
     runs = [read_stored_run(folder) for folder in folders]
     results = {n: run.result for n, run in enumerate(runs) if run.result}
-    assert set(mark_results(results, training_settings(runs), 0.5).values()) == {""}
+    assert set(mark_results(judge_results(results, training_settings(runs), 0.5)).values()) == {""}

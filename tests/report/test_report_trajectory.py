@@ -9,37 +9,18 @@ from typing import Any
 import pytest
 from browsers import visit
 from selenium import webdriver
-from synthetic_runs import SETTINGS, bowl, write_run
+from synthetic_runs import SETTINGS, TRAJECTORY, TRAJECTORY_CLIENTS, write_run
 
 from fedflat.cli import main
 from fedflat.report.flatness_charts import flatness_charts, read_analyses
 from fedflat.report.html import page_contents
 from fedflat.runs.read import read_stored_runs
 
-CLIENTS = [
-    {"round": 2, "client": [4, 7], "start_x": 1.5, "start_y": 0.5, "x": [1.0, 2.0], "y": [1.0, 0.0]},
-    {"round": 6, "client": [1], "start_x": 0.25, "start_y": 0.0, "x": [-0.5], "y": [-0.5]},
-]
-FOUND: dict[str, Any] = {
-    "x": [-1.0, 1.0, 3.0],
-    "y": [-1.0, 0.0, 1.0],
-    "loss": bowl([-1.0, 1.0, 3.0], 9.0),
-    "round": [0, 2, 6],
-    "server_x": [2.0, 1.0, 0.0],
-    "server_y": [1.0, 0.5, 0.0],
-    "server_loss": [30.0, 20.0, 18.0],
-    "clients": CLIENTS,
-    "explained_1": 0.876,
-    "explained_2": 0.1,
-    "client_share": 0.125,
-    "replay_distance": 0.0,
-}
-
 
 def write_trajectory(folder: Path, **changed: Any) -> Path:
     """Write a run with a trajectory."""
     run = write_run(folder, [0.5, 0.6])
-    document = {"what": "trajectory", "samples": 9, "settings": SETTINGS, "seeds": {"0": {**FOUND, **changed}}}
+    document = {"what": "trajectory", "samples": 9, "settings": SETTINGS, "seeds": {"0": {**TRAJECTORY, **changed}}}
     (run / "analysis").mkdir()
     (run / "analysis" / "trajectory.json").write_text(json.dumps(document))
     return run
@@ -71,8 +52,8 @@ def test_the_caption_tells_of_a_replay_that_ended_elsewhere(tmp_path: Path) -> N
 DAMAGE: list[dict[str, Any]] = [
     {"round": [0, 2]},
     {"server_y": [1.0]},
-    {"clients": [{**CLIENTS[0], "x": [1.0]}, CLIENTS[1]]},
-    {"clients": CLIENTS[:1]},
+    {"clients": [{**TRAJECTORY_CLIENTS[0], "x": [1.0]}, TRAJECTORY_CLIENTS[1]]},
+    {"clients": TRAJECTORY_CLIENTS[:1]},
     {"explained_2": None},
     {"loss": [[1.0]]},
 ]
@@ -126,7 +107,7 @@ HEIGHT = f"return arguments[0].map(point => heightAt({{...{CHART}, high: 1e9}}, 
 def test_paths_follow_the_surface(browser: webdriver.Chrome, tmp_path: Path) -> None:
     assert main(["report", str(write_trajectory(tmp_path / "run")), "--out", str(tmp_path / "page.html")]) == 0
     visit(browser, tmp_path / "page.html")
-    z = FOUND["loss"]
+    z = TRAJECTORY["loss"]
     found = browser.execute_script(HEIGHT, [[-1, -1], [1, 0], [3, 1], [0, 0], [2, 0.5]])
     middle = (z[1][1] + z[1][2] + z[2][1] + z[2][2]) / 4
     assert found == pytest.approx([z[0][0], z[1][1], z[2][2], (z[1][0] + z[1][1]) / 2, middle], rel=1e-4)

@@ -55,3 +55,65 @@ def test_folders_in_use_are_refused_unless_the_sweep_is_continued(
     again = ff.sweep(experiment, {"lr": RATES}, out, resume=True, watch=lambda rounds, rows: told.append(rounds))
     assert told == [], "nothing is trained again"
     assert [point.values for point in again] == [point.values for point in points]
+
+
+class Recorder:
+    """Writes down the rounds that it sees, and stops or fails in one of them."""
+
+    def __init__(self, seen: list[tuple[str, int]], stop: int = 0, fail: int = 0) -> None:
+        self.seen, self.stop, self.fail = seen, stop, fail
+
+    def on_round(self, view: ff.TrainingView) -> ff.Stop | None:
+        self.seen.append(("round", view.round))
+        if view.round == self.fail:
+            raise ValueError("broken")
+        return ff.STOP.because("enough") if view.round == self.stop else None
+
+    def on_end(self, view: ff.TrainingView) -> None:
+        self.seen.append(("end", 0 if view.result is None else view.result.rounds))
+
+
+def test_every_point_has_its_own_callbacks_and_stops_alone(
+    swept: tuple[Path, list[ff.SweepPoint], list[int]], tmp_path: Path
+) -> None:
+    seen: dict[float, list[tuple[str, int]]] = {lr: [] for lr in RATES}
+    points = ff.sweep(
+        tiny_experiment(validation=0.25, rounds=2),
+        {"lr": RATES},
+        tmp_path,
+        callbacks=lambda options: [Recorder(seen[options["lr"]], stop=1 if options["lr"] == 0.1 else 0)],
+    )
+    whole = [("round", 1), ("round", 2), ("end", 2)]
+    assert seen == {1e-6: whole, 0.1: [("round", 1), ("end", 1)], 0.3: whole}
+    found = {point.values["lr"]: point.result for point in points}
+    assert (found[0.1].rounds, found[0.1].stopped) == (1, "Recorder: enough")
+    assert json.loads((tmp_path / "lr=0.1" / "result.json").read_text())["stopped"] == "Recorder: enough"
+    for point in swept[1]:
+        if point.values["lr"] != 0.1:
+            assert found[point.values["lr"]].final_per_seed == pytest.approx(point.result.final_per_seed)
+    again = ff.sweep(tiny_experiment(validation=0.25, rounds=2), {"lr": RATES}, tmp_path, resume=True)
+    assert {point.result.rounds for point in again if point.values["lr"] == 0.1} == {1}, "a stopped point is complete"
+
+
+def test_a_failing_callback_ends_the_sweep_and_the_points_are_saved(tmp_path: Path) -> None:
+    seen: list[tuple[str, int]] = []
+    experiment = tiny_experiment(validation=0.25, rounds=2)
+    with pytest.raises(ff.UserError, match=r"Recorder\.on_round, round 1"):
+        ff.sweep(
+            experiment,
+            {"lr": RATES[1:]},
+            tmp_path,
+            callbacks=lambda options: [Recorder(seen, fail=options["lr"] > 0.2)],
+        )
+    assert seen == [("round", 1), ("round", 1), ("end", 0), ("end", 0)]
+    told: list[int] = []
+    ff.sweep(experiment, {"lr": RATES[1:]}, tmp_path, resume=True, watch=lambda rounds, rows: told.append(rounds))
+    assert told == [4], "both go on after their first round"
+
+
+def test_callbacks_of_a_sweep_are_a_function() -> None:
+    experiment = tiny_experiment(validation=0.25, rounds=2)
+    with pytest.raises(ff.UserError, match="give a function that returns the callbacks of each"):
+        ff.sweep(experiment, {"lr": RATES}, callbacks=[ff.EarlyStopping()])  # type: ignore[arg-type]
+    with pytest.raises(ff.UserError, match="has no method that is called"):
+        ff.sweep(experiment, {"lr": RATES}, callbacks=lambda options: [object()])

@@ -25,7 +25,7 @@ class ReportOptions:
     target: Fraction = 0.8
     """Accuracy for the column "rounds to ...": the first round that reaches it."""
     figures: Path | None = None
-    """Folder for the page's figures as PDF and PNG, sized for a paper."""
+    """Folder for the page's figures as PDF and PNG, sized for a paper, and the differences between runs as LaTeX."""
     style: Literal["plain", "cvpr"] = "plain"
     """How figures look: sans serif, or as CVPR's LaTeX template with Times and markers."""
     columns: Annotated[int, Range(1, 2)] = 1

@@ -101,6 +101,8 @@ class Curves:
         lines: at least one.
         smooth: the page offers a slider for a moving average.
         diagonal: draw the line y = x.
+        correlated: the caption ends with the rank correlation of the points, which the page computes of selected runs.
+        frontier: which values are better, if the line of no run is the Pareto frontier of the others' points.
     """
 
     key: str
@@ -111,6 +113,8 @@ class Curves:
     lines: list[ChartLine]
     smooth: bool = False
     diagonal: bool = False
+    correlated: bool = False
+    frontier: Literal["", "highest", "lowest"] = ""
 
 
 @dataclass(frozen=True)
@@ -148,6 +152,7 @@ class Grid:
         x_label: the label of the horizontal axis, where it is not that of the other panels.
         y_label: the label of the vertical axis, likewise.
         trajectory: the path of a training on a loss landscape.
+        members: the number of the run of each row and column, of a matrix of runs.
     """
 
     name: str
@@ -161,6 +166,7 @@ class Grid:
     x_label: str = ""
     y_label: str = ""
     trajectory: Trajectory | None = None
+    members: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

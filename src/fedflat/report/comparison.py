@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from fedflat.data.dataset import default_partition
@@ -138,6 +138,20 @@ def differing_hyper_parameters(runs: Sequence[StoredRun]) -> dict[str, list[str]
 def are_comparable(one: RunSettings, other: RunSettings) -> bool:
     """Return whether two runs agree in all settings but method, seeds, engine and device."""
     return {*differing_settings([one, other])} <= {*IGNORED_DIFFERENCES}
+
+
+def comparable_groups(numbers: Iterable[int], alike: Callable[[int, int], bool]) -> list[list[int]]:
+    """Return the runs in groups of those that are alike.
+
+    Args:
+        numbers: the numbers of the runs.
+        alike: whether two runs are; it must be an equivalence.
+    """
+    groups: list[list[int]] = []
+    for n in numbers:
+        group = next((group for group in groups if alike(group[0], n)), None)
+        group.append(n) if group else groups.append([n])
+    return groups
 
 
 def common_settings(settings: Sequence[RunSettings]) -> str:

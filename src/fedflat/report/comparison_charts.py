@@ -10,7 +10,14 @@ from typing import Any, NamedTuple
 
 from fedflat.core.metric import MainMetric, common_metric
 from fedflat.report.charts import Axis, ChartLine, Curves, Grid, Grids, dash_index
-from fedflat.report.comparison import AnalysisDocuments, RunSettings, analysed_seeds, are_comparable, folder_name
+from fedflat.report.comparison import (
+    AnalysisDocuments,
+    RunSettings,
+    analysed_seeds,
+    are_comparable,
+    comparable_groups,
+    folder_name,
+)
 from fedflat.report.run_labels import method_labels
 from fedflat.report.significance import LEVEL, difference_p_value
 from fedflat.report.training_charts import metric_axis
@@ -48,7 +55,8 @@ def sharpness_charts(runs: Sequence[StoredRun], documents: Sequence[AnalysisDocu
             if sum(len(line.x) for line in lines) > 1:
                 title = f"{label} and {metric.name if name == 'accuracy' else 'the generalisation gap'}"
                 caption = f"One point per run and seed. {rank_correlation_text(lines)}"
-                yield Curves(f"sharpness-{key}-{name}", title, caption, Axis(label, log=_is_wide(lines)), y, lines)
+                x = Axis(label, log=_is_wide(lines))
+                yield Curves(f"sharpness-{key}-{name}", title, caption, x, y, lines, correlated=True)
 
 
 def _accuracies(run: StoredRun) -> dict[int, float]:
@@ -100,7 +108,7 @@ def rank_correlation_text(lines: Sequence[ChartLine]) -> str:
     if len({*x}) == 1 or len({*y}) == 1:
         return "There is no rank correlation: all values are equal."
     rho = float(stats.spearmanr(x, y).statistic)
-    if abs(rho) == 1:
+    if abs(rho) > 1 - 1e-12:
         return f"Spearman's rank correlation of all {count} points is {rho:+.2f}."
     half = 1.96 * math.sqrt((1 + rho**2 / 2) / (count - 3))
     low, high = (math.tanh(math.atanh(rho) + sign * half) for sign in (-1, 1))
@@ -136,7 +144,8 @@ def pareto_charts(runs: Sequence[StoredRun]) -> Iterator[Curves]:
             caption = f"The last {metric.name} and all {key} of a run. No run beats the dashed frontier in both."
             title, y = f"{metric.name.capitalize()} for {key}", metric_axis(runs, metric)
             frontier = _frontier([*points.values()], metric)
-            yield Curves(f"pareto-{key}", title, caption, x, y, [frontier, *lines])
+            better: Any = "highest" if metric.higher_is_better else "lowest"
+            yield Curves(f"pareto-{key}", title, caption, x, y, [frontier, *lines], frontier=better)
 
 
 def _frontier(points: Sequence[tuple[float, float]], metric: MainMetric) -> ChartLine:
@@ -181,6 +190,27 @@ def win_chart(runs: Sequence[StoredRun], settings: Sequence[RunSettings]) -> Ite
     grid = Grid("all settings", places, places, z, x_names=methods, y_names=methods, text=text)
     axes = Axis("method"), Axis("method"), Axis("(won − lost) / settings")
     yield Grids("wins", "Which method wins", caption, *axes, [grid], -1.0, 1.0)
+
+
+def rivalries(runs: Sequence[StoredRun], settings: Sequence[RunSettings]) -> list[dict[str, Any]]:
+    """Return what the page needs of each run to count the wins of selected runs.
+
+    Args:
+        runs: the runs that are shown together.
+        settings: their training settings.
+    """
+    groups = comparable_groups(range(len(runs)), lambda n, m: are_comparable(settings[n], settings[m]))
+    numbers = {n: number for number, group in enumerate(groups) for n in group}
+    return [
+        {
+            "method": label,
+            "group": numbers[n],
+            "values": _last_accuracies(run),
+            "diverged": bool(run.result and run.result.diverged),
+            "sign": 1 if run.main_metric.higher_is_better else -1,
+        }
+        for n, (run, label) in enumerate(zip(runs, method_labels(runs), strict=True))
+    ]
 
 
 def _last_accuracies(run: StoredRun) -> dict[int, float]:
@@ -238,7 +268,7 @@ def barrier_matrix(runs: Sequence[StoredRun], documents: Sequence[AnalysisDocume
     z: list[list[Any]] = [[fmean(found[a, b]) if (a, b) in found else None for b in members] for a in members]
     text = [["" if value is None else f"{value:.3g}" for value in row] for row in z]
     names, axis = [runs[n].name for n in members], [*map(float, range(len(members)))]
-    grid = Grid("mean over seeds", axis, axis, z, x_names=names, y_names=names, text=text)
+    grid = Grid("mean over seeds", axis, axis, z, x_names=names, y_names=names, text=text, members=members)
     caption = (
         "How far the loss rises on the straight line between two models of the same seed. Near 0 the two lie in one "
         "basin."

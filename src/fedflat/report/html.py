@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
+import itertools
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -29,10 +31,18 @@ from fedflat.report.comparison import (
     method_settings,
     training_settings,
 )
-from fedflat.report.comparison_charts import barrier_matrix, pareto_charts, sharpness_charts, win_chart
+from fedflat.report.comparison_charts import (
+    barrier_matrix,
+    pareto_charts,
+    rivalries,
+    sharpness_charts,
+    win_chart,
+)
 from fedflat.report.flatness_charts import flatness_charts, read_analyses
 from fedflat.report.run_labels import label_runs
+from fedflat.report.sweep_charts import differing_values, sweep_charts, write_differences
 from fedflat.report.tables import (
+    PageTable,
     PrintedAccuracy,
     clients_table,
     diverged_text,
@@ -47,19 +57,8 @@ from fedflat.runs.read import StoredRun, read_stored_runs
 from fedflat.runs.result import bytes_per_round
 
 SCRIPTS = (  # in this order; page.js starts the page
-    *(
-        "frames.js",
-        "state.js",
-        "runs.js",
-        "curves.js",
-        "grids.js",
-        "trajectory.js",
-        "tables.js",
-        "sweep.js",
-        "save.js",
-        "keys.js",
-    ),
-    *("page.js", "live.js"),
+    *("frames.js", "state.js", "runs.js", "statistics.js", "curves.js", "quick_lines.js", "grids.js", "trajectory.js"),
+    *("tables.js", "sweep.js", "save.js", "keys.js", "page.js", "live.js"),
 )
 MAX_POINTS = 1000  # of a line on the page; a screen is not wider
 
@@ -130,7 +129,7 @@ def make_report(
         paths: run folders, or folders of run folders.
         out: the HTML file, which is replaced.
         target: accuracy, as a fraction, for the column "rounds to …".
-        figures: folder for the charts as PDF and PNG.
+        figures: folder for the charts as PDF and PNG, and the differences between configurations as CSV and LaTeX.
         tensorboard: folder for event files.
         printed: what papers print for a run's configuration.
         labels: texts to use instead of our own, by the run's folder.
@@ -155,7 +154,9 @@ def make_report(
     if figures:
         from fedflat.report.matplotlib_figures import draw_figures
 
-        draw_figures(contents.charts, figures, style, columns)
+        draw_figures([*contents.charts, *sweep_charts(runs, contents.settings)], figures, style, columns)
+        if differing_values(runs, contents.settings):
+            write_differences(runs, contents.settings, figures)
     _write(out, render_page(runs, contents, warnings, target, printed))
     return warnings
 
@@ -202,7 +203,6 @@ def render_page(
         printed: what papers print for a run's configuration.
         live: "page" for a page that updates itself (fedflat watch), "part" for such an update, without scripts.
     """
-    template = jinja2.Environment(autoescape=True, trim_blocks=True).from_string(_asset("page.html"))
     tables = {
         "Results": results_table(runs, contents.settings, target, printed),
         "Clients": clients_table(runs),
@@ -213,7 +213,7 @@ def render_page(
     sections = {"Results": [], **contents.sections}
     if sum(run.result is not None for run in runs) > 1:
         sections = {"Results": [], "Learning curves": contents.sections["Learning curves"], "Sweep": [], **sections}
-    return template.render(
+    return _template().render(
         title=page_title(runs),
         settings=common_settings(contents.settings),
         warnings=warnings,
@@ -224,7 +224,7 @@ def render_page(
         css=_asset("page.css"),
         script="" if live == "part" else "".join(map(_asset, SCRIPTS)),
         plotly="" if live == "part" else plotly.offline.get_plotlyjs(),
-        data=_json(page_data(runs, contents)),
+        data=_json(page_data(runs, contents, tables.values())),
         diverged=[
             f"{run.name} ({diverged_text(run).removeprefix('diverged: ')})" for run in runs if diverged_text(run)
         ],
@@ -234,12 +234,13 @@ def render_page(
     )
 
 
-def page_data(runs: Sequence[StoredRun], contents: PageContents) -> dict[str, Any]:
+def page_data(runs: Sequence[StoredRun], contents: PageContents, tables: Iterable[PageTable] = ()) -> dict[str, Any]:
     """Return what the page's scripts work with: the runs, the charts, and how lines look.
 
     Args:
         runs: the runs that are shown.
         contents: their charts, analyses and settings.
+        tables: the tables in which the page marks the best of selected runs.
     """
     charts = [
         dataclasses.replace(chart, lines=[thin_line(line, MAX_POINTS) for line in chart.lines])
@@ -248,8 +249,23 @@ def page_data(runs: Sequence[StoredRun], contents: PageContents) -> dict[str, An
         for chart in contents.charts
     ]
     styles = {"light": COLOURS, "dark": DARK_COLOURS, "dashes": DASHES, "symbols": SYMBOLS}
-    listed = [_run_data(run, settings) for run, settings in zip(runs, contents.settings, strict=True)]
-    return {"runs": listed, "charts": [dataclasses.asdict(chart) for chart in charts], "styles": styles}
+    facts = zip(runs, contents.settings, rivalries(runs, contents.settings), strict=True)
+    listed = [_run_data(run, settings) | {"rivalry": rivalry} for run, settings, rivalry in facts]
+    drawn, judged = [dataclasses.asdict(chart) for chart in charts], [*map(_judged_data, tables)]
+    return {"runs": listed, "charts": drawn, "styles": styles, "judged": [*itertools.chain.from_iterable(judged)]}
+
+
+def _judged_data(table: PageTable) -> list[dict[str, Any]]:
+    """Return the columns of a table in which the page marks the best."""
+    return [
+        {
+            "table": table.id,
+            "heading": column.heading,
+            "higher": column.higher,
+            "groups": [{"values": group} for group in column.groups],
+        }
+        for column in table.judged
+    ]
 
 
 def _run_data(run: StoredRun, settings: RunSettings) -> dict[str, Any]:
@@ -277,6 +293,11 @@ def _run_data(run: StoredRun, settings: RunSettings) -> dict[str, Any]:
 
 def _plain_setting(value: Any) -> Any:
     return " ".join(map(str, value)) if isinstance(value, list | tuple) else value
+
+
+@functools.cache
+def _template() -> jinja2.Template:
+    return jinja2.Environment(autoescape=True, trim_blocks=True).from_string(_asset("page.html"))
 
 
 def _asset(name: str) -> str:

@@ -216,9 +216,11 @@ def _heat_map(axes: Axes, grid: Grid, chart: Grids) -> Any:
     axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
     x, y = _edges(grid.x), _edges(grid.y)
     if grid.x_names:
-        names = [textwrap.fill(_escape(name), 16) for name in grid.x_names]
-        axes.set_xticks(grid.x, names, rotation=35, ha="right", rotation_mode="anchor", fontsize=6)
-        axes.set_yticks(grid.y, names, fontsize=6)
+        x_names, y_names = (
+            [textwrap.fill(_escape(name), 16) for name in names] for names in (grid.x_names, grid.y_names)
+        )
+        axes.set_xticks(grid.x, x_names, rotation=35, ha="right", rotation_mode="anchor", fontsize=6)
+        axes.set_yticks(grid.y, y_names, fontsize=6)
     for place, row in zip(grid.y, grid.text, strict=False):
         for column, text in zip(grid.x, row, strict=True):
             axes.text(column, place, text, ha="center", va="center", fontsize=6)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rich.console import Console
@@ -19,6 +19,7 @@ from fedflat.report.comparison import (
     RunSettings,
     analysed_seeds,
     are_comparable,
+    comparable_groups,
     differing_hyper_parameters,
     differing_settings,
     folder_name,
@@ -94,32 +95,55 @@ def result_scores(result: Result, target: float) -> dict[str, tuple[SeedValues, 
     return {column: ({} if result.diverged else values, higher) for column, (values, higher) in scores.items()}
 
 
-def mark_results(
+@dataclass(frozen=True)
+class JudgedColumn:
+    """A column of a table in which the best of comparable runs is marked; the page marks the best of selected ones.
+
+    Args:
+        heading: the heading of the column.
+        higher: whether higher values are better.
+        groups: runs that are compared with each other: each run's values by seed, by the run's number.
+    """
+
+    heading: str
+    higher: bool
+    groups: list[dict[int, SeedValues]]
+
+    def marks(self) -> dict[int, Mark]:
+        """Return the mark of every run, by its number."""
+        return {
+            n: mark
+            for group in self.groups
+            for n, mark in zip(group, mark_best([*group.values()], self.higher), strict=True)
+        }
+
+
+def judge_results(
     results: Mapping[int, Result], settings: Sequence[RunSettings], target: float
-) -> dict[tuple[int, str], Mark]:
-    """Return the mark of every run and column of RESULT_COLUMNS that is best or tied among comparable runs.
+) -> dict[str, JudgedColumn]:
+    """Return the columns of results that have a best, by their name in RESULT_COLUMNS.
 
     Args:
         results: the results by the number of the run.
         settings: the training settings of all runs.
         target: accuracy, as a fraction, for the column "rounds to …".
     """
+    if not results:
+        return {}
     scores = {n: result_scores(result, target) for n, result in results.items()}
-    marks: dict[tuple[int, str], Mark] = {}
-    for group in _groups(results, lambda n, m: are_comparable(settings[n], settings[m])):
-        for column in ("{metric}", "last 10 %", "rounds to {target}"):
-            found = mark_best([scores[n][column][0] for n in group], scores[group[0]][column][1])
-            marks |= {(n, column): mark for n, mark in zip(group, found, strict=True)}
-    return marks
+    groups = comparable_groups(results, lambda n, m: are_comparable(settings[n], settings[m]))
+    metric = common_metric(result.main_metric for result in results.values())
+    headings = dict(zip(RESULT_COLUMNS, result_headings(target, metric), strict=True))
+    return {
+        column: JudgedColumn(heading, higher, [{n: scores[n][column][0] for n in group} for group in groups])
+        for column, (_, higher) in scores[groups[0][0]].items()
+        for heading in [headings[column]]
+    }
 
 
-def _groups(numbers: Iterable[int], alike: Callable[[int, int], bool]) -> list[list[int]]:
-    """Return the runs in groups of those that are alike."""
-    groups: list[list[int]] = []
-    for n in numbers:
-        group = next((group for group in groups if alike(group[0], n)), None)
-        group.append(n) if group else groups.append([n])
-    return groups
+def mark_results(judged: Mapping[str, JudgedColumn]) -> dict[tuple[int, str], Mark]:
+    """Return the mark of every run and column of RESULT_COLUMNS that is best or tied among comparable runs."""
+    return {(n, column): mark for column, each in judged.items() for n, mark in each.marks().items()}
 
 
 def print_results(runs: Sequence[StoredRun], target: float = 0.8) -> None:
@@ -130,7 +154,7 @@ def print_results(runs: Sequence[StoredRun], target: float = 0.8) -> None:
         target: accuracy, as a fraction, for the column "rounds to …".
     """
     results = {n: run.result for n, run in enumerate(runs) if run.result}
-    marks, terminal = mark_results(results, training_settings(runs), target), Console()
+    marks, terminal = mark_results(judge_results(results, training_settings(runs), target)), Console()
     console = terminal if terminal.is_terminal else Console(width=140)
     left_out = {"note"} if not any(result.diverged for result in results.values()) else set()
     for narrow in (*LEFT_OUT_IF_NARROW, ""):
@@ -248,6 +272,7 @@ class PageTable:
         caption: the text below the table.
         headings: one for each column.
         rows: the cells, row by row; the first cell names the run.
+        judged: the columns in which the best is marked.
     """
 
     id: str
@@ -255,12 +280,13 @@ class PageTable:
     caption: str
     headings: list[str]
     rows: list[list[PageCell]]
+    judged: list[JudgedColumn] = field(default_factory=list)
 
     def without_empty_columns(self) -> PageTable:
         """Return the table without columns in which no cell has a text."""
         kept = [n for n in range(len(self.headings)) if any(row[n].text for row in self.rows)]
         rows = [[row[n] for n in kept] for row in self.rows]
-        return PageTable(self.id, self.title, self.caption, [self.headings[n] for n in kept], rows)
+        return replace(self, headings=[self.headings[n] for n in kept], rows=rows)
 
 
 def _label_cells(runs: Sequence[StoredRun]) -> list[list[PageCell]]:
@@ -297,8 +323,8 @@ def results_table(
     differing, hyper_parameters = differing_settings(settings), differing_hyper_parameters(runs)
     metric = common_metric(result.main_metric for result in results.values())
     labels, headings = _label_cells(runs), result_headings(target, metric)[1:-1]
-    marks = mark_results(results, settings, target)
-    rows = []
+    judged = judge_results(results, settings, target)
+    marks, rows = mark_results(judged), []
     for n, result in results.items():
         texts = zip(RESULT_COLUMNS, result_cells("", result, target), strict=True)
         numbers = [PageCell(MARKS[marks.get((n, c), "")] + text, marks.get((n, c), "")) for c, text in texts][1:-1]
@@ -315,7 +341,7 @@ def results_table(
     )
     settings_columns = map(setting_name, [*hyper_parameters, *differing])
     columns = ["run", *headings[:2], "paper", *headings[2:], *settings_columns, "folder"]
-    return PageTable("headline", "Results", caption, columns, rows).without_empty_columns()
+    return PageTable("headline", "Results", caption, columns, rows, [*judged.values()]).without_empty_columns()
 
 
 def _printed_text(printed: tuple[str, float] | None) -> str:
@@ -334,7 +360,8 @@ def flatness_table(
         documents: their analyses.
     """
     keys = [(what, key) for what, numbers in SUMMARY_COLUMNS.items() for key in numbers]
-    columns = [_flatness_column(runs, settings, documents, what, key) for what, key in keys]
+    judged = {key: _judge_flatness(runs, settings, documents, what, key) for what, key in keys}
+    columns = [_flatness_column(documents, what, key, judged[key]) for what, key in keys]
     labels = _label_cells(runs)
     rows = [[*labels[n], *(column[n] for column in columns)] for n, of_run in enumerate(documents) if of_run]
     headings = [heading for numbers in SUMMARY_COLUMNS.values() for heading in numbers.values()]
@@ -343,27 +370,40 @@ def flatness_table(
         "lowest value of each measure of sharpness, among runs that were also measured alike. docs/analysis.md "
         "explains each number."
     )
-    return PageTable("flat", "Flatness", caption, ["run", "folder", *headings], rows).without_empty_columns()
+    marked = [judged[key] for key in judged if key in SHARPNESS_COLUMNS and judged[key].groups]
+    table = PageTable("flat", "Flatness", caption, ["run", "folder", *headings], rows, marked)
+    return table.without_empty_columns()
 
 
-def _flatness_column(
+def _judge_flatness(
     runs: Sequence[StoredRun],
     settings: Sequence[RunSettings],
     documents: Sequence[AnalysisDocuments],
     what: str,
     key: str,
+) -> JudgedColumn:
+    """Return one number of all runs that have it, in groups of comparable runs; a diverged run has no values."""
+    values = {n: found for n, of_run in enumerate(documents) if (found := analysed_seeds(of_run, what, key))}
+    groups = comparable_groups(
+        values,
+        lambda n, m: are_comparable(settings[n], settings[m]) and measured_alike(documents[n], documents[m], what),
+    )
+    judged: list[dict[int, SeedValues]] = [
+        {n: {} if diverged_text(runs[n]) else values[n] for n in group} for group in groups
+    ]
+    return JudgedColumn(SUMMARY_COLUMNS[what][key], False, judged)
+
+
+def _flatness_column(
+    documents: Sequence[AnalysisDocuments], what: str, key: str, judged: JudgedColumn
 ) -> list[PageCell]:
     """Return one number of every run; a run without it has a dash, or nothing if no run has it."""
     values = {n: found for n, of_run in enumerate(documents) if (found := analysed_seeds(of_run, what, key))}
+    marks = judged.marks() if key in SHARPNESS_COLUMNS else {}
     column = [PageCell("–" if values else "")] * len(documents)
-    for group in _groups(
-        values,
-        lambda n, m: are_comparable(settings[n], settings[m]) and measured_alike(documents[n], documents[m], what),
-    ):
-        judged: list[SeedValues] = [{} if diverged_text(runs[n]) else values[n] for n in group]
-        marks: list[Mark] = mark_best(judged, higher=False) if key in SHARPNESS_COLUMNS else [""] * len(group)
-        for n, mark in zip(group, marks, strict=True):
-            column[n] = PageCell(MARKS[mark] + _three_digits([*values[n].values()]), mark)
+    for n, of_run in values.items():
+        mark = marks.get(n, "")
+        column[n] = PageCell(MARKS[mark] + _three_digits([*of_run.values()]), mark)
     return column
 
 

@@ -11,7 +11,7 @@ import dataclasses
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
@@ -21,6 +21,7 @@ from fedflat.engine.batched import takes_lane_values
 from fedflat.engine.sequential import client_batches
 from fedflat.errors import NOT_SHOWN, UserError, mention, near_miss
 from fedflat.runs.build import build_run
+from fedflat.runs.callbacks import check_callback
 from fedflat.runs.experiment import Experiment, Setting
 from fedflat.runs.folder import write_atomically
 from fedflat.runs.interrupt import InterruptAfterRound, Interrupted
@@ -31,6 +32,7 @@ from fedflat.runs.train_together import differing_fields, run_together, shared_s
 
 AT_ONCE = 16  # points trained side by side, unless another number is given
 Grid = Mapping[str, Sequence[Any]]
+PointCallbacks = Callable[[dict[str, Any]], Sequence[Any]]  # takes the options of a point, returns its callbacks
 
 
 class SweepPoint(NamedTuple):
@@ -61,6 +63,7 @@ def sweep(
     resume: bool = False,
     at_once: int = AT_ONCE,
     watch: Watcher | None = None,
+    callbacks: PointCallbacks | None = None,
 ) -> list[SweepPoint]:
     """Train an experiment at every point of a grid and return the points, the best first.
 
@@ -75,12 +78,16 @@ def sweep(
         at_once: how many points are trained side by side.
         watch: called after each round with the number of rounds that all points have trained, in sum, and the rows of
             the last evaluation of one point.
+        callbacks: called with the options of each point that is trained; returns the callbacks of this point, such as
+            [EarlyStopping(patience=20)]. A point that they stop is complete, and the others go on.
 
     Raises:
         UserError: a name or a value of the grid cannot be used, or a folder belongs to another run.
+        CallbackError: a callback raised an exception; the points under way are saved.
     """
     check_holds_out(experiment)
     points = grid_points(experiment, grid)
+    own_callbacks = [_point_callbacks(callbacks, values) for values, _ in points]
     experiments = [each for _, each in points]
     for each in experiments:
         each.check()
@@ -100,7 +107,8 @@ def sweep(
 
             paths = None if folders is None else [folders[n] for n in left]
             complete = [experiments[n] for n in group if n in results]
-            trained = run_together([experiments[n] for n in left], paths, resume, watch_group, complete)
+            own = [own_callbacks[n] for n in left]
+            trained = run_together([experiments[n] for n in left], paths, resume, watch_group, complete, own)
             results |= zip(left, trained, strict=True)
     swept = [
         SweepPoint(values, each, results[n], folders[n] if folders else None) for n, (values, each) in enumerate(points)
@@ -109,6 +117,19 @@ def sweep(
     if out is not None:
         write_atomically(Path(out) / "sweep.json", json.dumps([_summary(point) for point in ranked], indent=1))
     return ranked
+
+
+def _point_callbacks(callbacks: PointCallbacks | None, values: dict[str, Any]) -> list[Any]:
+    """Return the callbacks of a point; raise UserError for what is none."""
+    if callbacks is None:
+        return []
+    if not callable(callbacks):
+        problem = "points train side by side; give a function that returns the callbacks of each: lambda options: [...]"
+        raise UserError("callbacks", NOT_SHOWN, problem)
+    own = list(callbacks(dict(values)))
+    for callback in own:
+        check_callback(callback)
+    return own
 
 
 def check_holds_out(experiment: Experiment) -> None:

@@ -32,6 +32,7 @@ from fedflat.runs.build import (
     load_run_dataset,
     partition_clients,
 )
+from fedflat.runs.callbacks import CallbackRunner
 from fedflat.runs.config import dump_experiment, experiment_to_dict, method_to_dict
 from fedflat.runs.experiment import Experiment
 from fedflat.runs.folder import RunFolder
@@ -65,6 +66,7 @@ def run_together(
     resume: bool = False,
     watch: Watcher | None = None,
     beside: Sequence[Experiment] = (),
+    callbacks: Sequence[Sequence[Any]] = (),
 ) -> list[Result]:
     """Train experiments side by side and return their results in the same order.
 
@@ -79,14 +81,26 @@ def run_together(
             trained in this round.
         beside: experiments that were trained together with these before and are complete. They are not trained; the
             step is made for them too, so that not a bit of the others depends on an interruption.
+        callbacks: the callbacks of each experiment, none unless given. One that stops leaves the others training.
 
     Raises:
         UserError: the experiments differ in another option, an option cannot be used, or a folder belongs to another
             run.
     """
-    with _open_trainings(experiments, folders, resume, beside) as (trainings, engine):
-        _play(trainings, engine, watch or (lambda round, rows: None), experiments[0].rounds)
-        return [training.conclude() for training in trainings]
+    with _open_trainings(experiments, folders, resume, beside) as (trainings, engine), ExitStack() as at_the_end:
+        own = callbacks or [()] * len(trainings)
+        runners = [CallbackRunner(each, training) for each, training in zip(own, trainings, strict=True)]
+        results: list[Result] = []
+        for n, runner in enumerate(runners):
+            at_the_end.callback(_end_callbacks, runner, results, n)
+        stops = _play(trainings, engine, watch or (lambda round, rows: None), experiments[0].rounds, runners)
+        results += [training.conclude(stopped=stops.get(n)) for n, training in enumerate(trainings)]
+        return results
+
+
+def _end_callbacks(runner: CallbackRunner, results: Sequence[Result], place: int) -> None:
+    """Tell a training's callbacks that it ended; there are no results after an error."""
+    runner.end(results[place] if results else None)
 
 
 def train_until(
@@ -224,26 +238,36 @@ def _joined_step_counts(built_runs: Sequence[BuiltRun]) -> StepCounts:
     return step_counts
 
 
-def _play(trainings: Sequence[Training], engine: Engine, watch: Watcher, until: int) -> None:
+def _play(
+    trainings: Sequence[Training], engine: Engine, watch: Watcher, until: int, runners: Sequence[CallbackRunner] = ()
+) -> dict[int, str]:
     """Train round by round up to round `until`. A resumed experiment that is ahead of the others waits for them.
 
-    Where `watch` raises, as it does at a deadline, the round is saved first.
+    Where `watch` raises, as it does at a deadline, or a callback, the round is saved first.
+
+    Returns why trainings were stopped by their callbacks, by their place.
     """
+    stops = {n: stop.reason for n, runner in enumerate(runners) if (stop := runner.start())}
     began = time.perf_counter() - max(training.seconds for training in trainings)
     offsets = [0, *accumulate(len(training.built.client_rows) for training in trainings)]
-    while unfinished := [n for n, training in enumerate(trainings) if not training.done and training.round < until]:
+    while unfinished := [
+        n for n, each in enumerate(trainings) if not each.done and each.round < until and n not in stops
+    ]:
         round = min(trainings[n].round for n in unfinished)
         current = [n for n in unfinished if trainings[n].round == round]
         _play_round([trainings[n] for n in current], [offsets[n] for n in current], engine)
         for n in current:
             trainings[n].after_round(time.perf_counter() - began)
         try:
+            asked = [(n, runners[n].after_round()) for n in current if runners]
+            stops |= {n: stop.reason for n, stop in asked if stop}
             watch(round + 1, trainings[current[0]].newest)
         except BaseException:
             for n in current:
                 if trainings[n].folder:
                     trainings[n].save()
             raise
+    return stops
 
 
 def _play_round(trainings: Sequence[Training], offsets: Sequence[int], engine: Engine) -> None:

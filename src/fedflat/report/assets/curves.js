@@ -106,6 +106,7 @@ function groupMeans(lines) {
 /** The lines of a chart that the selection shows, on the chosen axis. */
 function chosenLines(chart) {
   let lines = chart.lines.filter(line => line.run < 0 || isShown(RUNS[line.run]));
+  if (chart.frontier) lines = lines.map(line => line.run < 0 ? frontier(line, lines.filter(other => other.run >= 0), chart.frontier === "highest") : line);
   if (chart.x.form === "round" && view.x !== "round") lines = lines.map(onChosenAxis).filter(Boolean);
   return view.group && view.mean && chart.x.form === "round" ? groupMeans(lines) : lines;
 }
@@ -129,7 +130,7 @@ function curves(chart, state, theme) {
   ];
   const hovermode = lines.length > FEW || lines.some(line => line.marks) ? "closest" : "x unified";
   const x = chart.x.form === "round" && XS[view.x] || chart.x;
-  return [{ data, layout: frame(theme, {
+  return [{ data, bundles, layout: frame(theme, {
     hovermode, annotations: neverFinite(lines), xaxis: axis(x, theme, xs, zoom[view.x]), yaxis: axis(chart.y, theme, ys, zoom.y),
   }) }];
 }

@@ -14,7 +14,7 @@ function heat(chart, theme) {
   const colorbar = { thickness: 10, outlinewidth: 0, title: { text: plain(chart.z.label), side: "right" }, ...FORMS[chart.z.form] };
   const bare = { showgrid: false, zeroline: false };
   const scale = chart.low < 0 ? [theme.warm, theme.panel, theme.high] : [theme.low, theme.high];
-  return chart.grids.map(grid => ({
+  return chart.grids.map(grid => chart.key === "wins" ? winGrid(grid) : grid.members.length ? selectedRows(grid) : grid).map(grid => ({
     data: [{
       type: "heatmap", x: grid.x, y: grid.y, z: grid.z, zmin: chart.low, zmax: chart.high, colorscale: even(scale), colorbar,
       xgap: grid.x.length > 30 ? 0 : 1, ygap: grid.y.length > 30 ? 0 : 1,

@@ -11,6 +11,7 @@ function takeOver(html) {
   CHARTS.flatMap(plots).filter(plot => plot.data).forEach(plot => Plotly.purge(plot));
   for (const part of ["h1", "nav", "main"]) document.querySelector(part).replaceWith(fresh.querySelector(part));
   document.querySelectorAll("main details").forEach(details => { details.open = open.has(details.querySelector("summary").textContent); });
+  outcomes.clear();
   boot();
   scrollTo(0, top);
 }

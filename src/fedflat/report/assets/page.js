@@ -1,7 +1,7 @@
 // Draws the charts that are on the screen, keeps them up to date with the reader's choices, and connects their controls.
 const CONFIG = { responsive: true, displayModeBar: false };
 const webgl = !!document.createElement("canvas").getContext("webgl");
-let RUNS, CHARTS, STYLES, SETTINGS, due, seen, cameraLocked = false;
+let RUNS, CHARTS, STYLES, SETTINGS, JUDGED, due, seen, cameraLocked = false;
 
 /** The <figure> of a chart. */
 const home = chart => document.getElementById(chart.key);
@@ -23,6 +23,7 @@ function panels(chart, picture = false) {
 function draw(chart) {
   due.delete(chart);
   if (chart.lines) legend(chart); // before the plot, which takes the height that the legend leaves
+  if (chart.correlated) home(chart).querySelector("figcaption p").textContent = `One point per run and seed. ${correlationText(chosenLines(chart))}`;
   const boxes = plots(chart);
   panels(chart).forEach((panel, n) => {
     const box = boxes[n];
@@ -31,16 +32,20 @@ function draw(chart) {
     const fixed = isPrinting() ? { width: box.clientWidth, height: box.clientHeight } : {}; // printing does not wait for plotly's resize
     if (box.data && box.data.length && box.data[0].type !== panel.data[0]?.type) Plotly.purge(box);
     const isNew = !box.data;
+    forgetLines(box);
     Plotly.react(box, panel.data, { ...panel.layout, ...fixed }, CONFIG);
+    rememberLines(chart, box, panel.bundles);
     if (isNew) box.on("plotly_relayout", change => remember(chart, box, change));
     box.setAttribute("aria-label", describe(chart));
   });
 }
 
-/** Draw what is on the screen now and the rest when it is scrolled to. */
+/** Draw what is on the screen now and the rest when it is scrolled to. Where lines only come and go, plotly draws later. */
 function redraw(charts = CHARTS) {
   charts.forEach(chart => due.add(chart));
-  [...seen].filter(chart => due.has(chart)).forEach((chart, n) => n ? setTimeout(() => due.has(chart) && draw(chart), 30 * n) : draw(chart)); // the first at once, so that the page answers
+  const visible = [...seen].filter(chart => due.has(chart)), left = visible.filter(chart => !patchLines(chart));
+  if (left.length < visible.length) settle();
+  left.forEach((chart, n) => n ? setTimeout(() => due.has(chart) && draw(chart), 30 * n) : draw(chart)); // the first at once, so that the page answers
 }
 /** Draw all charts, for printing and tests. */
 function drawAll() {
@@ -185,7 +190,7 @@ function navigate() {
 /** Take over the data in the page and connect everything in <main>; after an update of a live page once more. */
 function boot() {
   const data = JSON.parse(document.getElementById("report-data").textContent);
-  [RUNS, CHARTS, STYLES, due, seen] = [data.runs, data.charts, data.styles, new Set(data.charts), new Set()];
+  [RUNS, CHARTS, STYLES, JUDGED, due, seen] = [data.runs, data.charts, data.styles, data.judged, new Set(data.charts), new Set()];
   SETTINGS = differing();
   RUNS.forEach(run => { run.listed = true; });
   if (boot.again) RUNS.forEach(run => { run.listed = matches(run, view.filter); }); else readAddress();

@@ -34,6 +34,7 @@ function followTables() {
     box.innerHTML = sample(lineOf(Number(box.closest("tr").dataset.run)));
   });
   followTables.looks = looks;
+  followMarks();
   showDifferences(document.getElementById("differences"));
 }
 
