@@ -11,7 +11,7 @@ from browsers import NO_WEBGL, WEBGL, chromium
 from selenium import webdriver
 from synthetic_runs import write_analysis, write_run
 
-from fedflat.data import load
+from fedflat.data import digits
 
 MakeRun = Callable[..., Path]
 
@@ -34,7 +34,7 @@ def surface_browser() -> Iterator[webdriver.Chrome]:
 def digits_once() -> Iterator[None]:
     """Read the digits once; every page asks for them twice."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(load, "_digits", functools.cache(load._digits))
+        patch.setattr(digits, "_read_values", functools.cache(digits._read_values))
         yield
 
 

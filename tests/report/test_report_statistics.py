@@ -53,7 +53,7 @@ def random_values(draw: random.Random, seeds: int) -> dict[int, float]:
 
 
 def test_t_tests_are_those_of_scipy(browser: Page, folder: Path) -> None:
-    visit(browser, folder / "page.html")
+    visit(browser, folder / "page.html", only=("accuracy",))
     draw = random.Random(0)
     pairs = [(random_values(draw, draw.randint(2, 6)), random_values(draw, draw.randint(2, 6))) for _ in range(300)]
     pairs += [({0: 0.5, 1: 0.5}, {2: 0.5, 3: 0.5}), ({0: 1.0, 1: 2.0}, {0: 0.5, 1: 1.5})]
@@ -66,7 +66,7 @@ def test_t_tests_are_those_of_scipy(browser: Page, folder: Path) -> None:
 
 
 def test_rank_correlations_are_those_of_scipy(browser: Page, folder: Path) -> None:
-    visit(browser, folder / "page.html")
+    visit(browser, folder / "page.html", only=("accuracy",))
     draw, cases = random.Random(1), []
     for _ in range(100):
         count, digits = draw.randint(3, 12), draw.choice([0, 1, 6])
@@ -114,7 +114,7 @@ def test_everything_is_of_the_selected_runs(browser: Page, folder: Path) -> None
 
 
 def test_a_matrix_of_runs_has_the_selected_rows_and_columns(browser: Page, folder: Path) -> None:
-    visit(browser, folder / "page.html")
+    visit(browser, folder / "page.html", only=("accuracy",))
     browser.execute_script(SELECT, [1])
     grid = {"members": [0, 1, 3], "x_names": [*"abc"], "z": [[1, 2, 3], [4, 5, 6], [7, 8, 9]], "text": [[*"123"]] * 3}
     found = browser.execute_script("return selectedRows(arguments[0])", grid)

@@ -44,7 +44,7 @@ function hideElement(box, element) {
 
 /** Add a line that plotly has not drawn. */
 function addPath(box, layer, line, beta) {
-  const { xaxis, yaxis } = box._fullLayout, y = beta ? average(line.y, beta) : line.y, path = document.createElementNS("http://www.w3.org/2000/svg", "path");
+  const { xaxis, yaxis } = box._fullLayout, y = beta ? average(line.y, beta) : line.y, path = document.createElementNS(layer.namespaceURI, "path");
   const points = line.x.map((x, n) => [x, y[n]]).filter(([, value]) => value !== null).map(([x, value]) => `${xaxis.c2p(x)},${yaxis.c2p(value)}`);
   path.setAttribute("d", `M${points.join("L")}`);
   path.setAttribute("class", "added");
