@@ -169,6 +169,8 @@ def test_bytes_without_a_tokenizer_and_splits() -> None:
     assert found.x_test.shape == (3, 12)
     assert bytes(found.x[0].tolist()) == b"the film was"
     assert found.owner.tolist() == [0, 1, 2] * 3
+    halves["test"] = halves["test"].filter(lambda row: row["stars"] == 1)
+    assert load_hugging_face_data(halves, None, "review", "stars", length=12).y_test.tolist() == [1, 1]
     whole = load_hugging_face_data(reviews(), None, "review", length=40)
     assert (len(whole.y), len(whole.y_test), whole.task, whole.classes) == (10, 2, "next-token", 256)
     assert np.isin(whole.y[0].numpy(), [-100, *b"the film was very good bad not book"]).all()

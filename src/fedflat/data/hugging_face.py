@@ -16,8 +16,7 @@ import numpy as np
 
 from fedflat.core.state import checksum
 from fedflat.core.tasks import IGNORED
-from fedflat.data.arrays import input_tensors
-from fedflat.data.dataset import Dataset, hold_out
+from fedflat.data.dataset import Dataset, dataset_tensors, hold_out
 from fedflat.data.image_files import number_clients
 from fedflat.data.text import BYTES, SEQUENCE_LENGTH
 from fedflat.errors import UserError, import_extra, near_miss
@@ -56,15 +55,15 @@ def load_hugging_face_data(
     text = _column(name, train.column_names, text, TEXT_COLUMNS)
     label = _column(name, train.column_names, label, LABEL_COLUMNS, optional=True)
     client = _column(name, train.column_names, client, ()) if client else None
-    x, y = _samples(train, tokenizer, text, label, length)
-    x_test, y_test = (x, y) if test is None else _samples(test, tokenizer, text, label, length)
+    labels = np.unique([value for split in (train, test) if label and split for value in split[label]])
+    x, y = _samples(train, tokenizer, text, label, labels, length)
+    x_test, y_test = (x, y) if test is None else _samples(test, tokenizer, text, label, labels, length)
     owner = number_clients(np.asarray(train[client])) if client else None
     rows = None if owner is None else [np.flatnonzero(owner == k).tolist() for k in range(int(owner.max()) + 1)]
     tokens = BYTES if tokenizer is None else len(tokenizer)
     data = Dataset.from_arrays(x, y, x_test, y_test, rows, name, None if label else tokens)
     data = hold_out(data, TEST_SHARE) if test is None else data
-    content = {f"x.{n}": t for n, t in enumerate(input_tensors(data.x))} | {"y": data.y}
-    return replace(data, fingerprint=f"{checksum(content):08x}")
+    return replace(data, fingerprint=f"{checksum(dataset_tensors(data)):08x}")
 
 
 def load_tokenizer(name: str) -> Any:
@@ -113,13 +112,15 @@ def _column(
     raise UserError(None, name, problem)
 
 
-def _samples(split: Any, tokenizer: Any, text: str | None, label: str | None, length: int) -> tuple[Any, np.ndarray]:
-    """Return the inputs and targets of a split."""
+def _samples(
+    split: Any, tokenizer: Any, text: str | None, label: str | None, labels: np.ndarray, length: int
+) -> tuple[Any, np.ndarray]:
+    """Return the inputs and targets of a split; a label becomes its number among all `labels`, which are sorted."""
     texts = [str(value) for value in split[text]]
     tokens, mask = _byte_tokens(texts, length) if tokenizer is None else _tokens(texts, tokenizer, length)
     x = tokens if tokenizer is None else {"input_ids": tokens, "attention_mask": mask}
     if label:
-        return x, np.unique(np.asarray(split[label]), return_inverse=True)[1].astype(np.int64)
+        return x, np.searchsorted(labels, np.asarray(split[label])).astype(np.int64)
     known = np.where(mask > 0, tokens, IGNORED)
     return x, np.concatenate([known[:, 1:], np.full((len(known), 1), IGNORED)], axis=1)
 
