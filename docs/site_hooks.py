@@ -72,11 +72,14 @@ def _expand(nav: Any, unnamed: list[str]) -> Any:
 
 def on_files(files: Files, config: Any) -> Files:
     """Add the pages outside docs/, and a page for every other file of the repository that a page links to."""
-    sources = [f"docs/{file.src_uri}" for file in files.documentation_pages()] + list(PAGES)
-    linked = {target for source in sources for target in _targets(source)}
-    for target in sorted(linked | set(PAGES)):
-        if not target.startswith("docs/") and (ROOT / target).exists():
-            files.append(File.generated(config, site_path(target), content=_page_text(target)))
+    waiting, added = [f"docs/{file.src_uri}" for file in files.documentation_pages()], set(PAGES)
+    waiting += PAGES
+    while waiting:
+        linked = {target for target in _targets(waiting.pop()) if not target.startswith("docs/")} - added
+        added |= {target for target in linked if (ROOT / target).exists()}
+        waiting += [target for target in linked & added if target.endswith(".md")]
+    for target in sorted(added):
+        files.append(File.generated(config, site_path(target), content=_page_text(target)))
     return files
 
 
@@ -89,7 +92,7 @@ def _targets(source: str) -> Iterator[str]:
 def _page_text(target: str) -> str:
     """Return the Markdown of a page about a file or a folder of the repository."""
     path = ROOT / target
-    if target in PAGES:
+    if target.endswith(".md"):
         return path.read_text(encoding="utf-8")
     heading = f"---\nsearch:\n  exclude: true\n---\n\n# {target}\n\n"
     if path.is_dir():
@@ -101,15 +104,19 @@ def site_path(target: str) -> str:
     """Return where a file of the repository is in the site."""
     if target in PAGES:
         return PAGES[target]
-    return target.removeprefix("docs/") if target.startswith("docs/") else f"source/{target}.md"
+    if target.startswith("docs/"):
+        return target.removeprefix("docs/")
+    return f"source/{target}" if target.endswith(".md") else f"source/{target}.md"
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
     """Rewrite links between files of the repository to links between pages of the site."""
     here = page.file.src_uri
-    if here.startswith("source/"):
+    source = here.removeprefix("source/")
+    if source == here:
+        source = next((path for path, uri in PAGES.items() if uri == here), f"docs/{here}")
+    if not (ROOT / source).exists():  # a page with the text of a file that is not Markdown
         return markdown
-    source = next((path for path, uri in PAGES.items() if uri == here), f"docs/{here}")
 
     def rewrite(match: re.Match[str]) -> str:
         target = posixpath.normpath(posixpath.join(posixpath.dirname(source), match[2]))
