@@ -5,10 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import os
 import shlex
+import signal
 import statistics
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -24,6 +23,9 @@ from fedflat.runs.checkpoint import load_tensors
 from fedflat.runs.optuna_search import propose_points
 from fedflat.runs.search_space import search_points
 from fedflat.runs.tune import stage_rounds
+
+sys.path.append(str(Path(__file__).parents[1] / "faults"))
+from forked_commands import ForkedCommand
 
 BASE = ff.Experiment(method=ff.FedSOL(), validation=0.1)
 
@@ -85,14 +87,13 @@ COMMAND = shlex.split(
 )
 
 
-def start(out: Path, *more: str) -> subprocess.Popen[str]:
-    words = [sys.executable, "-m", "fedflat", *COMMAND, "--out", str(out), *more]
-    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ)
+def start(out: Path, *more: str) -> ForkedCommand:
+    return ForkedCommand([*COMMAND, "--out", str(out), *more], out.parent)
 
 
-def finish(process: subprocess.Popen[str]) -> str:
-    printed, err = process.communicate()
-    assert process.returncode == 0, err
+def finish(process: ForkedCommand) -> str:
+    code, printed, err = process.wait()
+    assert code == 0, err
     return printed
 
 
@@ -100,10 +101,10 @@ def test_a_killed_search_ends_with_the_same_bits(tmp_path: Path) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     expected = finish(start(whole))
     process = start(killed)
-    while process.poll() is None and max(_lines(killed), default=0) < 4:  # in the second stage, before round 6
+    while process.running and max(_lines(killed), default=0) < 4:  # in the second stage, before round 6
         time.sleep(0.002)
-    process.kill()
-    process.communicate()
+    process.send_signal(signal.SIGKILL)
+    process.wait()
     assert finish(start(killed, "--resume")).replace(str(killed), str(whole)) == expected
     assert json.loads((killed / "tune.json").read_text()) == json.loads((whole / "tune.json").read_text())
     for folder in whole.glob("*/checkpoint"):

@@ -29,6 +29,7 @@ TINY = ff.Experiment(
     model="mlp",
     local_epochs=1,
     checkpoint_every=2,
+    engine="sequential",
 )
 Start = Callable[..., Path]
 

@@ -7,13 +7,12 @@ import os
 import random
 import shlex
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 import torch
+from forked_commands import ForkedCommand
 from safetensors.torch import load_file
 
 RUN = shlex.split("run compress+fedgloss:warmup=6 --bits 4 --rounds 16 --local-epochs 1 --seeds 0 1")
@@ -21,21 +20,14 @@ RUN += shlex.split("--checkpoint-every 3")
 RUN += shlex.split("--optimiser adamw --optimiser-state keep --lr 0.003 --lr-schedule cosine")
 
 
-def start(out: Path, *more: str) -> subprocess.Popen[str]:
-    words = [sys.executable, "-m", "fedflat", *RUN, "--out", str(out), *more]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen(words, **pipes, text=True, env=os.environ, preexec_fn=_accept_interrupts)
+def start(out: Path, *more: str) -> ForkedCommand:
+    return ForkedCommand([*RUN, "--out", str(out), *more], out.parent)
 
 
-def _accept_interrupts() -> None:
-    """Do not ignore Ctrl-C, as processes do that a shell started in the background."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
-def wait_until_running(process: subprocess.Popen[str], out: Path, lines: int) -> None:
+def wait_until_running(process: ForkedCommand, out: Path, lines: int) -> None:
     """Wait until the run has written so many lines of metrics, or config.yaml if `lines` is 0."""
     metrics = out / "metrics.jsonl"
-    while process.poll() is None:
+    while process.running:
         if lines == 0 and (out / "config.yaml").exists():
             return
         if lines and metrics.exists() and metrics.read_bytes().count(b"\n") >= lines:
@@ -65,9 +57,8 @@ def assert_same(one: Path, other: Path) -> None:
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The uninterrupted run."""
     out = tmp_path_factory.mktemp("whole") / "run"
-    process = start(out)
-    _, err = process.communicate()
-    assert process.returncode == 0, err
+    code, _, err = start(out).wait()
+    assert code == 0, err
     return out
 
 
@@ -78,13 +69,12 @@ def test_killed_again_and_again(whole: Path, tmp_path: Path) -> None:
         process = start(out, "--resume")
         wait_until_running(process, out, lines)
         time.sleep(generator.uniform(0, 0.05))
-        process.kill()
-        _, err = process.communicate()
-        assert process.returncode in (-signal.SIGKILL, 0), (moments, err)
+        process.send_signal(signal.SIGKILL)
+        code, _, err = process.wait()
+        assert code in (-signal.SIGKILL, 0), (moments, err)
     if not (out / "result.json").exists():
-        process = start(out, "--resume")
-        _, err = process.communicate()
-        assert process.returncode == 0, (moments, err)
+        code, _, err = start(out, "--resume").wait()
+        assert code == 0, (moments, err)
     assert_same(whole, out)
 
 
@@ -95,12 +85,13 @@ def test_interrupted_by_a_signal(whole: Path, tmp_path: Path, number: signal.Sig
     process = start(out, "--checkpoint-every", "1000")
     wait_until_running(process, out, 4)
     process.send_signal(number)
-    printed, err = process.communicate()
-    assert process.returncode == code, err
+    ended, printed, err = process.wait()
+    assert ended == code, err
     assert not printed
     message, command = err.splitlines()[-1].split(": fedflat ")
     assert message == "fedflat: interrupted; continue with"
     saved = load_file(out / "checkpoint" / "state.safetensors")["counters"][0]
     assert saved == rows(out)[-1]["round"] >= 2
-    subprocess.run([sys.executable, "-m", "fedflat", *shlex.split(command)], check=True, capture_output=True)
+    again, _, err = ForkedCommand(shlex.split(command), tmp_path).wait()
+    assert again == 0, err
     assert_same(whole, out)
