@@ -96,3 +96,15 @@ def test_half_floats_are_normalised_in_more_bits(layer):
         found = layer(x.half()).float()
     assert abs(float(found.std()) - 1) < 0.01
     torch.testing.assert_close(found, layer(x).detach(), rtol=0, atol=0.01)
+
+
+def test_outside_a_task_dropout_is_a_plain_layer_of_torch() -> None:
+    """So a loaded model can be called and trained further like any other."""
+    x, units, channels = torch.ones(4, 50, 6), Dropout(0.5, number=1), Dropout(0.5, number=1, whole_channels=True)
+    assert torch.equal(units.eval()(x), x)
+    dropped = units.train()(x)
+    assert set(dropped.unique().tolist()) == {0.0, 2.0}
+    assert dropped.std(-1).any(), "units of a channel on their own"
+    dropped = channels.train()(x)
+    assert set(dropped.unique().tolist()) == {0.0, 2.0}
+    assert not dropped.std(-1).any(), "whole channels"

@@ -209,7 +209,7 @@ class Dropout(nn.Module):
     outcome depends on the sample's key alone and not on the rest of the batch.
 
     Called as dropout(x, batch.key) with x of [B, ...], or as dropout(x) inside a model that a Task calls; then the keys
-    are those of the current batch.
+    are those of the current batch. Outside a Task it is a plain layer of torch, which drops units in training mode.
 
     Args:
         p: the probability.
@@ -222,6 +222,8 @@ class Dropout(nn.Module):
         self.p, self.number, self.whole_channels = p, number, whole_channels
 
     def forward(self, x: Tensor, key: Tensor | None = _CURRENT) -> Tensor:
+        if key is _CURRENT and current_statistics_use() is None:
+            return (torch.feature_dropout if self.whole_channels else torch.dropout)(x, self.p, self.training)
         key = current_batch().key if key is _CURRENT else key
         if key is None or self.p == 0:
             return x
