@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,14 @@ PLAIN = ff.Dataset.from_arrays(SAMPLES, LABELS, SAMPLES, LABELS)
 NATURAL = ff.Dataset.from_arrays(SAMPLES, LABELS, SAMPLES, LABELS, clients=np.arange(64).reshape(8, 8).tolist())
 SMALL = ff.Experiment(dataset=PLAIN, model="mlp", clients=4, cohort=2, rounds=2, partition="iid", engine="sequential")
 IN_NATURAL: dict[str, Any] = {"dataset": NATURAL, "partition": "auto"}
+TABLE: dict[str, Any] = {"dataset": f"table:{Path(__file__).with_name('advice.csv')}", "target_column": ("price",)}
+NO_TABLE = 'has no effect without dataset="table:FILE"'
 CASES: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [  # option, without effect, with it, the line
+    ("target_column", {"target_column": ("price",)}, TABLE, NO_TABLE),
+    ("feature_columns", {"feature_columns": ("area",)}, TABLE | {"feature_columns": ("area",)}, NO_TABLE),
+    ("client_column", {"client_column": "agent"}, TABLE | {"client_column": "agent", "partition": "auto"}, NO_TABLE),
+    ("test_split", {"test_split": 0.5}, TABLE | {"test_split": 0.5}, NO_TABLE),
+    ("target_scale", {"target_scale": "none"}, TABLE | {"target_scale": "none"}, NO_TABLE),
     ("clients", IN_NATURAL, {}, "clients=4: ignored, the data name 8 clients"),
     ("alpha", {"alpha": 0.5}, {"alpha": 0.5, "partition": "lda"}, "alpha=0.5: has no effect with the iid partition"),
     ("shards", {"shards": 3}, {"shards": 3, "partition": "shards"}, "shards=3: has no effect with the iid partition"),

@@ -29,7 +29,7 @@ CONFIG: list[dict[Any, Any]] = [
     {5: 6},
 ]
 RESULT: list[dict[str, Any]] = [
-    {"final_accuracy": None},
+    {"final_accuracy": "x"},
     {"last10_accuracy_std": "x"},
     {"seconds": None},
     {"seeds": None},

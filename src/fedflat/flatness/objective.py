@@ -214,8 +214,8 @@ def losses_in_plane(
         data: the samples of F.
         label: what the progress bar says after the label of `data`.
     """
-    alone = task.statistics is not None or not uses_batch_statistics(task.model)
-    if origin.is_cuda and alone:  # only large passes keep a GPU busy
+    if origin.is_cuda and (task.statistics is not None or not uses_batch_statistics(task.model)):
+        # Only large passes keep a GPU busy. Without batch statistics a sample's loss does not depend on its batch.
         data = data.with_larger_batches()
     parts = with_bar(coordinates.to(origin).split(data.models_per_pass()), f"{data.label} {label}")
     return torch.cat([losses_at(task, origin + (part[..., None] * directions).sum(1), data) for part in parts])

@@ -205,7 +205,7 @@ def rivalries(runs: Sequence[StoredRun], settings: Sequence[RunSettings]) -> lis
         {
             "method": label,
             "group": numbers[n],
-            "values": _last_accuracies(run),
+            "values": {seed: v if math.isfinite(v) else None for seed, v in _last_accuracies(run).items()},
             "diverged": bool(run.result and run.result.diverged),
             "sign": 1 if run.main_metric.higher_is_better else -1,
         }

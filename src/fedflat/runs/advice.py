@@ -11,7 +11,7 @@ from fedflat.core.method import Method
 from fedflat.errors import UserError, mention
 from fedflat.probes.probe import state_with
 from fedflat.runs.build import BuiltRun, partition_name
-from fedflat.runs.experiment import TABLE_OPTIONS, Experiment, Setting
+from fedflat.runs.experiment import COLUMN_OPTIONS, TABLE_OPTIONS, Experiment, Setting
 
 ONE_STEP_IS_FEDAVG = ("FedSOL", "FedProx", "FedNTD")  # their terms vanish at the model that clients start from
 PROBED_STATES = {"fedgf": ("c", "distance"), "fedgloss": ("pseudo_grad",), "fedgloss-exact": ("pseudo_grad",)}
@@ -58,13 +58,18 @@ def _empty_probes(experiment: Experiment, built: BuiltRun) -> str:
     return f"{', '.join(empty)} measures nothing of this method; fedflat probes says of which" if empty else ""
 
 
-def _without_table(experiment: Experiment, built: BuiltRun) -> str:
-    is_table = isinstance(experiment.dataset, str) and experiment.dataset.startswith("table:")
-    return "" if is_table else f"has no effect without {mention('dataset', 'table:FILE')}"
+def _unless_dataset(kinds: str) -> Callable[[Experiment, BuiltRun], str]:
+    """The reason for an option that only data sets of some kinds use."""
+
+    def reason(experiment: Experiment, built: BuiltRun) -> str:
+        kind = experiment.dataset.partition(":")[0] if isinstance(experiment.dataset, str) else ""
+        return "" if kind in kinds.split() else f"has no effect without {mention('dataset', 'table:FILE')}"
+
+    return reason
 
 
 RULES = (
-    *(Rule(option, _without_table) for option in TABLE_OPTIONS),
+    *(Rule(name, _unless_dataset("table hf" if name in COLUMN_OPTIONS else "table")) for name in TABLE_OPTIONS),
     Rule("clients", _natural_clients),
     Rule("alpha", _unless_partition(lambda name: name not in ("iid", "shards", "natural"))),
     Rule("shards", _unless_partition(lambda name: name == "shards")),

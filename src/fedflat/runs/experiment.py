@@ -29,7 +29,8 @@ from fedflat.probes import check_probe_names
 
 DEFAULT_EPOCHS = 5  # local epochs, unless local_epochs or local_steps is given
 Share = Annotated[float, Range(0, 1, open=True)]  # of all clients
-TABLE_OPTIONS = ("target_column", "feature_columns", "client_column", "test_split", "target_scale")
+COLUMN_OPTIONS = ("target_column", "feature_columns", "client_column")
+TABLE_OPTIONS = (*COLUMN_OPTIONS, "test_split", "target_scale")
 DATA_OPTIONS = ("dataset", "sequence_length", *TABLE_OPTIONS, "task")  # what samples and targets depend on
 
 
