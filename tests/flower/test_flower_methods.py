@@ -56,6 +56,15 @@ def test_kept_moments_stay_on_the_nodes(tmp_path: Path) -> None:
     assert_same(federate(Loopback(experiment), experiment, tmp_path / "run"), simulate(experiment))
 
 
+def test_rounds_that_are_not_evaluated(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    experiment = dataclasses.replace(EXPERIMENT, rounds=3, eval_every=2)
+    with caplog.at_level("INFO"):
+        assert_same(federate(Loopback(experiment), experiment, tmp_path / "run"), simulate(experiment))
+    lines = [line for line in caplog.messages if line.startswith("round ")]
+    assert [line.split(":")[0] for line in lines] == ["round 1", "round 2", "round 3"]
+    assert ["accuracy" in line for line in lines] == [False, True, True], "the last round is always evaluated"
+
+
 def test_text_with_lora_equals_a_simulation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only LoRA's matrices travel; the nodes build the weights beside them from the seed."""
     monkeypatch.setitem(TEXT_MODELS, "small", lambda *_: ff.lora(transformer(256, 8, 8, 1, 2), rank=2))

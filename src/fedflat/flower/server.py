@@ -57,7 +57,7 @@ def _train(training: Training, log: ClientLog, path: Path) -> Result:
     experiment, clients = training.experiment, len(training.built.client_rows)
     log.info(f"training from round {training.round + 1} of {experiment.rounds}, in {path.resolve()}")
     for round in training.rounds():
-        log.info(_describe_round(round, training.newest))
+        log.info(_describe_round(round, training.newest if training.is_evaluated else []))
     result = training.conclude(privacy_spent(experiment.method, log.asked_clients(), clients, sampled=False))
     log.info(f"finished: {result.metric} {result.main_metric.text(result.final)} after {result.rounds} rounds")
     if result.privacy:
@@ -106,6 +106,9 @@ def _run_name(path: Path) -> str:
 
 
 def _describe_round(round: int, rows: list[dict[str, Any]]) -> str:
+    """Return a line about a round; `rows` is its evaluation, empty if it was not evaluated."""
+    if not rows:
+        return f"round {round}"
     row = rows[-1]
     loss = "not finite" if row["loss"] is None else f"{row['loss']:.4f}"
     name = metric_name(row)
