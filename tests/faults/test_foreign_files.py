@@ -92,6 +92,11 @@ DAMAGE = {
     "last line incomplete": (lambda lines: b"".join(lines[:3]) + lines[3][:9], "the first is round 4"),
     "binary": (lambda lines: b"\xff\xfe\x00\n" * 9, "line 1 is damaged"),
     "numbers": (lambda lines: b"1\n2\n", "line 1 is damaged"),
+    "another metric in one row": (
+        lambda lines: b"".join([lines[0].replace(b"accuracy", b"accurac}"), *lines[1:]]),
+        "line 2 has another metric than line 1",
+    ),
+    "another metric": (lambda lines: b"".join(lines).replace(b"accuracy", b"accurac}"), "has rows without accuracy"),
     "another program's": (lambda lines: b'{"step": 1, "loss": 0.5}\n', "line 1 was not written by a run"),
 }
 

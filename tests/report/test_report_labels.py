@@ -16,7 +16,7 @@ from fedflat.methods.fedsam import FedSAM
 from fedflat.methods.fedsol import FedSOL
 from fedflat.methods.wrappers import ServerMomentum
 from fedflat.report.charts import COLOURS, DARK_COLOURS, ChartLine, thin_line
-from fedflat.report.run_labels import label_runs, natural_key, run_labels
+from fedflat.report.run_labels import label_runs, method_name, natural_key, run_labels
 from fedflat.report.tables import print_results
 from fedflat.runs.read import read_stored_run, read_stored_runs
 
@@ -32,6 +32,11 @@ def test_labels_have_what_is_not_the_default_or_differs(make_run: MakeRun) -> No
     runs = [read_stored_run(make_run(str(n), [0.5], method=method)) for n, method in enumerate(methods)]
     expected = ["FedSOL, ρ = 2, all", "FedSOL, ρ = 0.5, head", "FedSAM", "FedAvgM, β = 0.5 + FedSAM", "FedGF"]
     assert run_labels(runs) == expected
+
+
+def test_a_method_of_your_own_has_the_name_of_its_class() -> None:
+    assert method_name("/home/me/my_method.py:FedSign") == "FedSign"
+    assert method_name("fedsol") == "FedSOL"
 
 
 def test_runs_of_one_method_are_told_apart_by_settings_then_folders(make_run: MakeRun) -> None:

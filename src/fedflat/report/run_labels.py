@@ -9,6 +9,7 @@ from typing import Any
 
 from fedflat.errors import UserError
 from fedflat.methods import METHODS
+from fedflat.own_code import is_own_code
 from fedflat.report.comparison import (
     differing_settings,
     folder_name,
@@ -131,7 +132,9 @@ def _defaults(name: str) -> dict[str, Any]:
 
 
 def method_name(name: Any) -> str:
-    """Return a method's name as papers write it: FedSOL for fedsol."""
+    """Return a method's name as papers write it: FedSOL for fedsol, the class for your own, FILE.py:CLASS."""
+    if is_own_code(name):
+        return name.rpartition(":")[2]
     return METHOD_NAMES.get(name) or (METHODS[name].__name__ if name in METHODS else str(name))
 
 

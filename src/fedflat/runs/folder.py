@@ -204,14 +204,19 @@ class RunFolder:
             print(f"{self.metrics}: was removed or changed while the run trains; it is written again", file=sys.stderr)
             self._write_rows(self._rows)
 
-    def rewind(self, round: int, evaluations: Iterable[tuple[int, int]] = ()) -> list[dict[str, Any]]:
+    def rewind(
+        self, round: int, evaluations: Iterable[tuple[int, int]] = (), metric: str = "loss"
+    ) -> list[dict[str, Any]]:
         """Remove the metrics of rounds after `round`, the checkpoint's, and return the rest.
 
         Args:
             round: the last round to keep.
             evaluations: (round, seed) of the rows that must be there; raises UserError if one is missing.
+            metric: what every row must have; raises UserError if one has not.
         """
         rows = [row for row in self._read_rows() if row["round"] <= round]
+        if any(metric not in row for row in rows):
+            raise self._error(f"metrics.jsonl has rows without {metric}; restore the file or choose another folder")
         present = {(row["round"], row["seed"]) for row in rows}
         if missing := sorted({when for when, seed in evaluations if (when, seed) not in present}):
             problem = f"metrics.jsonl lacks rounds up to the checkpoint's {round}, the first is round {missing[0]}"

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fedflat.core.metric import metric_name
 from fedflat.errors import UserError
 
 
@@ -37,6 +38,8 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     for number, row in enumerate(rows, 1):
         if not _is_metrics_row(row):
             raise UserError(None, path, f"line {number} was not written by a run; restore the file")
+        if metric_name(row) != metric_name(rows[0]):
+            raise UserError(None, path, f"line {number} has another metric than line 1; restore the file")
     return rows
 
 

@@ -51,9 +51,13 @@ class SharedFolder:
         if self._folder:
             self._folder.log(rows)
 
-    def rewind(self, round: int, evaluations: Iterable[tuple[int, int]] = ()) -> list[dict[str, Any]]:
+    def rewind(
+        self, round: int, evaluations: Iterable[tuple[int, int]] = (), metric: str = "loss"
+    ) -> list[dict[str, Any]]:
         """Remove the metrics of rounds after `round` and return the rest, as RunFolder.rewind does."""
-        return self.processes.broadcast_value(lambda: self._folder.rewind(round, evaluations) if self._folder else None)
+        return self.processes.broadcast_value(
+            lambda: self._folder.rewind(round, evaluations, metric) if self._folder else None
+        )
 
     def added_seeds(self) -> tuple[int, list[int]]:
         """Return the checkpoint's round and the seeds that it lacks, as RunFolder.added_seeds does."""

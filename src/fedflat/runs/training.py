@@ -260,7 +260,7 @@ class Training:
         self.round, self.seconds, self.steps = (kind(value) for kind, value in counters)
         due = range(self.experiment.eval_every, self.round + 1, self.experiment.eval_every)
         evaluated = [(r, seed) for r in due for seed in self.experiment.seeds]
-        self.history = self.folder.rewind(self.round, evaluated)
+        self.history = self.folder.rewind(self.round, evaluated, self.built.task.metric)
         for trial in self.trials:
             trial.unpack(trial_tensors(tensors, trial.seed))
         return int(tensors["threads"]) if "threads" in tensors else None
