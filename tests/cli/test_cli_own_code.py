@@ -55,7 +55,7 @@ def test_the_page_works(files: Path, capsys: pytest.CaptureFixture[str]) -> None
     run, compare, help = re.findall(r"^fedflat (\w+ .*)", PAGE, re.M)[:3]
     assert main([*words(run), "--out", "one"]) == 0
     assert main([*words(compare), *OWN, "--out", "two"]) == 0
-    assert "my_method.py:FedNGD" in capsys.readouterr().out
+    assert "│ FedNGD" in capsys.readouterr().out
     with pytest.raises(SystemExit):
         main(shlex.split(help))
     assert re.search(r"--length FLOAT +Length of a step, before", capsys.readouterr().out)
