@@ -57,8 +57,8 @@ def test_snippet_of_lora(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_commands_and_methods_exist() -> None:
-    without_python = re.sub(r"```python\n.*?```\n", "", README, flags=re.S)
-    blocks = "".join(re.findall(r"```\n(.*?)```", without_python, re.S))
+    commands_only = re.sub(r"```\w+\n.*?```\n", "", README, flags=re.S)
+    blocks = "".join(re.findall(r"```\n(.*?)```", commands_only, re.S))
     assert set(re.findall(r"fedflat (\w+)", blocks)) == set(COMMANDS)
     table = README.partition("## Methods")[2].partition("## Adding")[0]
     listed = {name for row in re.findall(r"^\| (`.*?) \|", table, re.M) for name in re.findall(r"`([\w-]+)`", row)}
