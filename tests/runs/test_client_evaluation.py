@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import fedflat as ff
-from fedflat.core.metric import MainMetric
-from fedflat.engine.client_metrics import client_spread
+from fedflat.core.metric import MainMetric, client_spread
 from fedflat.report.tables import clients_table, print_results
 from fedflat.runs.build import build_run
 from fedflat.runs.client_evaluation import choose_held_out

@@ -1,10 +1,12 @@
-"""The main metric of a task: its name, its direction, and how its values are shown."""
+"""The main metric of a task: its name, its direction, how its values are shown, and their spread over clients."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
+
+import torch
 
 SHARES = ("accuracy", "f1", "auroc", "macro_f1", "balanced_accuracy")  # shown in percent
 
@@ -60,3 +62,29 @@ def common_metric(metrics: Iterable[MainMetric]) -> MainMetric:
 def metric_name(row: Mapping[str, Any]) -> str:
     """Return the name of the main metric of a row of metrics.jsonl: its first number after round and seed."""
     return next(key for key in row if key not in ("round", "seed"))
+
+
+class ClientSpread(NamedTuple):
+    """How a metric is spread over clients, all of which count equally.
+
+    Args:
+        mean: their mean.
+        worst10: the mean of the worst tenth of the clients, at least of one.
+        std: their standard deviation, the root of the mean squared distance from the mean.
+    """
+
+    mean: float
+    worst10: float
+    std: float
+
+
+def client_spread(values: Sequence[float], metric: MainMetric) -> ClientSpread:
+    """Return mean, worst tenth and standard deviation of the clients' values.
+
+    Args:
+        values: one for each client, at least one.
+        metric: says which values are the worst.
+    """
+    ordered = torch.tensor(sorted(values, key=metric.score), dtype=torch.float64)
+    worst = ordered[: max(1, len(ordered) // 10)]
+    return ClientSpread(float(ordered.mean()), float(worst.mean()), float(ordered.std(correction=0)))

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from fedflat.core.metric import client_spread
 from fedflat.core.random import choose_without_replacement, hash_words, purpose_key
 from fedflat.core.task import Batch, Task, join_batches
 from fedflat.data.batches import ClientBatches
 from fedflat.data.client_rows import group_rows
 from fedflat.data.dataset import Dataset
-from fedflat.engine.client_metrics import client_spread
 from fedflat.engine.rounds import Trial, main_metric
 from fedflat.errors import UserError
 from fedflat.methods.running_averages import with_server_statistics
