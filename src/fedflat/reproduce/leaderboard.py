@@ -48,12 +48,16 @@ Written by `fedflat reproduce --show` from [results/](../results/README.md); do 
 
 def leaderboard_page(stored: StoredResults) -> str:
     """Return the page: rules, then one table for each setting in which two methods or more were trained."""
+    return "\n\n".join([RULES.strip(), *map(_section, ranked_settings(stored))]) + "\n"
+
+
+def ranked_settings(stored: StoredResults) -> list[list[StoredRecord]]:
+    """Return the records of each setting in which two methods or more were trained, in the order of their titles."""
     settings: dict[str, list[StoredRecord]] = {}
     for record in [record for by_rounds in stored.records.values() for record in by_rounds.values()]:
         if not record.jpeg and record.key in cells_by_experiment() and "@" not in record.cell:
             settings.setdefault(_setting_key(record), []).append(record)
-    ranked = sorted((group for group in settings.values() if len(group) > 1), key=lambda group: _title(group[0]))
-    return "\n\n".join([RULES.strip(), *map(_section, ranked)]) + "\n"
+    return sorted((group for group in settings.values() if len(group) > 1), key=lambda group: setting_title(group[0]))
 
 
 def _setting_key(record: StoredRecord) -> str:
@@ -70,10 +74,11 @@ def _section(records: Sequence[StoredRecord]) -> str:
     target = next((last_tenth(r)[0] for r in records if isinstance(_experiment(r).method, FedAvg)), None)
     best_first = sorted(records, key=lambda record: -last_tenth(record)[0])
     table = as_markdown([_row(record, target) for record in best_first], tuple(LEADERBOARD_HEADINGS.split("|")))
-    return "\n\n".join([f"## {_title(records[0])}", _details(_experiment(records[0])), table])
+    return "\n\n".join([f"## {setting_title(records[0])}", _details(_experiment(records[0])), table])
 
 
-def _title(record: StoredRecord) -> str:
+def setting_title(record: StoredRecord) -> str:
+    """Return the heading of a record's setting: cifar10, fedavg-cnn, lda α = 0.1, 10 of 100."""
     e = _experiment(record)
     tail = f", long tail {e.long_tail:g}" if e.long_tail != 1 else ""
     return (

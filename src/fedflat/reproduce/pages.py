@@ -11,6 +11,7 @@ from fedflat.reproduce import fedgf_tables, fedgloss_settings, fedsol_settings, 
 from fedflat.reproduce.cells import PAPERS, TABLES, cell_source
 from fedflat.reproduce.claims import CLAIMS, Claim, verdict
 from fedflat.reproduce.leaderboard import leaderboard_page
+from fedflat.reproduce.method_pages import write_method_results
 from fedflat.reproduce.render import REPLACE, as_markdown, table_rows
 from fedflat.reproduce.results import StoredResults
 from fedflat.reproduce.summary import (
@@ -77,13 +78,14 @@ runs from; a package that is installed without a checkout uses `results/` of the
 
 
 def write_pages(request: ReproduceRequest, out: Path) -> list[Path]:
-    """Write the page about all papers, and beside it one page per paper and the leaderboard.
+    """Write the page about all papers, and beside it one page per paper, the leaderboard and results of methods.
 
     Args:
         request: where the results are.
-        out: the first page, a Markdown file that is replaced; the others are called OUT-PAPER.md and leaderboard.md.
+        out: the first page, a Markdown file that is replaced; the others are called OUT-PAPER.md and leaderboard.md. In
+            methods/NAME.md, where there is such a page, what is between its marks is replaced.
 
-    Returns the files.
+    Returns the files; of the methods' pages those that changed.
     """
     stored = request.stored()
     pages = {out: _main_page(stored, request, out)}
@@ -92,7 +94,7 @@ def write_pages(request: ReproduceRequest, out: Path) -> list[Path]:
     out.parent.mkdir(parents=True, exist_ok=True)
     for path, text in pages.items():
         write_atomically(path, text)
-    return [*pages]
+    return [*pages, *write_method_results(stored, out.with_name("methods"))]
 
 
 def _paper_path(out: Path, paper: str) -> Path:
