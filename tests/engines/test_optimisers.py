@@ -122,8 +122,8 @@ class Stepping(ff.FedAvg):
 
 def test_a_step_knows_its_number_and_is_traced_once(monkeypatch: pytest.MonkeyPatch) -> None:
     traced: list[int] = []
-    trace = batched.trace_operations
-    monkeypatch.setattr(batched, "trace_operations", lambda *inputs: traced.append(1) or trace(*inputs))
+    trace = batched.Lanes._trace_step
+    monkeypatch.setattr(batched.Lanes, "_trace_step", lambda *inputs: traced.append(1) or trace(*inputs))
     trained = {engine: tiny.train(Stepping(), engine, momentum=0.0) for engine in ("batched", "sequential")}
     falling = tiny.train(ff.FedAvg(), optimiser=Optimiser(LR, in_round="linear"))
     plain = [trial.server.params for trial in trained["sequential"]]

@@ -110,9 +110,9 @@ GRID = {"rho": [0.5, 2.0], "lr": [0.01, 0.1], "momentum": [0.0, 0.9]}
 def swept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[ff.SweepPoint], int]:
     """A sweep of eight points, and how many steps were traced for it."""
     traced: list[int] = []
-    out, trace = tmp_path_factory.mktemp("sweep"), batched.trace_operations
+    out, trace = tmp_path_factory.mktemp("sweep"), batched.Lanes._trace_step
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(batched, "trace_operations", lambda *inputs: traced.append(1) or trace(*inputs))
+        patch.setattr(batched.Lanes, "_trace_step", lambda *inputs: traced.append(1) or trace(*inputs))
         return out, ff.sweep(BASE, GRID, out), len(traced)
 
 

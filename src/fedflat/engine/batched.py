@@ -358,6 +358,7 @@ class Batched:
         self.method, self.source, self.lanes, self.lane_fields = method, source, lanes, lane_fields
         self.task = task.with_model(use_lane_ops(task.model), task.compute)
         self._built_lanes: Lanes | None = None
+        self._traced_replies: dict[tuple[int, int], tuple[Method, Callable[..., Any]]] = {}
 
     def prepare(self, rounds: Sequence[Sequence[int]]) -> None:
         """Choose the number of lanes that makes these rounds cheapest."""
@@ -402,19 +403,28 @@ class Batched:
             part = slice(first, first + len(job.clients))
             first = part.stop
             kept = tree_map(lambda t: t[part], states)
-            replies, new_states = vmap(_finish(job))(ends[part], kept, work.numbers[part], keys[part])
+            inputs = (ends[part], kept, work.numbers[part], keys[part], job.message)
+            replies, new_states = self._trace_replies(job, inputs)(*inputs)
             job.states.scatter(job.clients, new_states)
             trained.append((replies, ends[part]))
         return trained
 
+    def _trace_replies(self, job: CohortJob, inputs: tuple[Any, ...]) -> Callable[..., Any]:
+        """Return the function that makes all replies of a job, traced when its method has so many clients first."""
+        key = id(job.method), len(job.clients)
+        if key not in self._traced_replies:
+            function = vmap(_finish(job), in_dims=(0, 0, 0, 0, None))
+            self._traced_replies[key] = job.method, trace_operations(function, *inputs)  # keeps the id in use
+        return self._traced_replies[key][1]
 
-def _finish(job: CohortJob) -> Callable[[Tensor, Any, Tensor, Tensor], tuple[Any, Any]]:
-    """Return the function from a client's model, state, numbers and key to its reply and what it keeps next."""
 
-    def finish(end: Tensor, kept: Any, numbers: Tensor, key: Tensor) -> tuple[Any, Any]:
+def _finish(job: CohortJob) -> Callable[[Tensor, Any, Tensor, Tensor, Any], tuple[Any, Any]]:
+    """Return the function from a client's model, state, numbers, key and message to its reply and what it keeps."""
+
+    def finish(end: Tensor, kept: Any, numbers: Tensor, key: Tensor, message: Any) -> tuple[Any, Any]:
         optimiser = job.optimiser.with_numbers(numbers[:4])
         state = LocalState(end, kept.moments, kept.client) if optimiser.keeps_state else LocalState(end, (), kept)
-        return finish_local_training(job.method, optimiser, state, job.message, numbers[4], key)
+        return finish_local_training(job.method, optimiser, state, message, numbers[4], key)
 
     return finish
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -80,6 +81,7 @@ class Participation:
         self.availability, self.dropout_rate = availability, dropout_rate
         self.stragglers, self.straggler_work = stragglers, straggler_work
         self.work, self.batch_size, self.settings = work or LocalWork(1), batch_size, settings or {}
+        self._replying = lru_cache(maxsize=256)(self._draw_replying)  # a round is asked for several times
 
     @property
     def population(self) -> int:
@@ -134,6 +136,9 @@ class Participation:
 
     def replying(self, seed: int, round: int, present: Collection[int] | None = None) -> list[int]:
         """Return the chosen clients whose replies arrive. The arguments are those of `chosen`."""
+        return list(self._replying(seed, round)) if present is None else self._draw_replying(seed, round, present)
+
+    def _draw_replying(self, seed: int, round: int, present: Collection[int] | None = None) -> list[int]:
         chosen = self.chosen(seed, round, present)
         if not self.loses_replies:
             return chosen
