@@ -1,10 +1,14 @@
 """Invariants of every partition, and the errors."""
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from fedflat.cli import main
 from fedflat.data import lda as lda_module
 from fedflat.data.dirichlet import dirichlet
 from fedflat.data.lda import lda, lda_equal, lda_released
@@ -327,3 +331,19 @@ def test_errors(options, message):
 def test_partition_rows_reaches_every_partition():
     for name in PARTITIONS:
         _assert_valid(partition_rows(name, DIGITS, 20, 0, 0.5, 2, DIGITS), DIGITS, 10 if name == "natural" else 20)
+
+
+def test_the_example_of_the_two_conventions(capsys):
+    page = (Path(__file__).parents[2] / "docs" / "data-partitions.md").read_text(encoding="utf-8")
+    ((block, printed),) = re.findall(r"-->\n```python\n(.*?)```\n\n```text\n(.*?)```", page, re.S)
+    exec(compile(block, "data-partitions.md", "exec"), {})
+    assert capsys.readouterr().out == printed
+
+
+def test_the_first_table_of_the_page(capsys, tmp_path, monkeypatch):
+    page = (Path(__file__).parents[2] / "docs" / "data-partitions.md").read_text(encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert main(re.findall(r"^fedflat (.*)$", page, re.M)[0].split()) == 0
+    out = capsys.readouterr().out
+    assert all(row in out for row in re.findall(r"^│ \d.*│$", page, re.M))
+    assert Path("partition.png").exists()

@@ -167,7 +167,7 @@ def test_pages_are_rebuilt_from_results(reproduce: Reproduce, tmp_path: Path) ->
     assert set(pages) == {"page.md", "leaderboard.md", *papers}
     main_page, fedsol = pages["page.md"], pages["page-fedsol.md"]
     assert "| FedSOL Table 2 | paper | 1 of 144 | 1 | 0 | 0 | 0 |" in main_page
-    assert "**JPEG images, to be replaced.**" in main_page
+    assert "## Appendix: JPEG images, to be replaced" in main_page
     assert "| fedsol/table2 | FedSOL is best on CIFAR-10 at α = 0.1 |  | not run yet |" in main_page
     assert "| cifar10 lda-0.1 fedsol | 64.13 ± 0.46 | 64.50 ± 0.71 (2 seeds) | +0.37 | within 2 sd |" in fedsol
     assert "| 56.00 (1 seed) | -0.13 | JPEG images, to be replaced: within 2 sd |" in fedsol

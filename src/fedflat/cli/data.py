@@ -221,7 +221,8 @@ class ShowOptions(ListOptions):
     clients: Count = 20
     """Number of clients (a natural partition takes it from the data)."""
     alpha: NonNegative = 0.1
-    """Concentration of dirichlet and lda partitions; smaller is more heterogeneous."""
+    """Concentration α of a Dirichlet partition; smaller is more heterogeneous. dirichlet: each client draws its mix of
+    classes from Dirichlet(α / classes). lda: each class draws its shares over the clients from Dirichlet(α)."""
     shards: Count = 2
     """Shards per client in the shards partition."""
     long_tail: Annotated[float, Range(0, 1, open=True)] = 1.0

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedflat.reproduce import fedgf_tables, fedgloss_settings, fedsol_settings, flsam_tables
-from fedflat.reproduce.cells import PAPERS, TABLES, cell_source
+from fedflat.reproduce.cells import PAPERS, TABLES, cell_source, find_table
 from fedflat.reproduce.claims import CLAIMS, Claim, verdict
 from fedflat.reproduce.leaderboard import leaderboard_page
 from fedflat.reproduce.method_pages import write_method_results
@@ -36,23 +36,47 @@ MODULES: dict[str, Any] = {  # their docstrings tell the settings
 CAUSE_HEADINGS = ("cell", "paper", "ours", "cause, or what was excluded")
 INTRODUCTION = """# Reproduction of the papers
 
-```
-fedflat reproduce                                             # list the tables: cells done, missing, not available
-fedflat reproduce fedsol/table2 --variant authors --show      # print a table from what is stored
-fedflat reproduce fedsol/table2 --cells "cifar10 lda-0.1 *" --variant authors   # train what is missing, then print
-```
+The tables of four papers, and what fedflat gets for the same settings: LINKS. One column of a table:
 
-Every number of ours was trained by such a command and is stored in [results/](../results/README.md) with its
-configuration, seeds, curve, commit, versions and hardware. This page and the pages of the papers are written from
-there by `fedflat reproduce --show`; do not edit them. All tables: LINKS. Methods ranked by setting:
-[leaderboard](leaderboard.md).
+```
+fedflat reproduce fedsol/table2 --cells "cifar10 lda-0.1 *" --variant authors --show
+```
+"""
+EXAMPLE = ("fedsol/table2", "cifar10 lda-0.1 * authors")
+USE = """A row is a cell of the paper's table. `paper` is the printed number, `ours` the mean over our seeds, and the
+verdict says whether the two agree ([how](#verdicts)). Without `--show` the command trains what is missing first.
+`fedflat reproduce` alone lists all tables with the number of cells done and missing.
+
+Every number of ours was trained by such a command. It is stored in [results/](../results/README.md) with its
+configuration, seeds, curve, commit, versions and hardware. This page, the pages of the papers and the
+[leaderboard](leaderboard.md), which ranks methods by setting, are written from there by `fedflat reproduce --show`. Do
+not edit them.
+"""
+ALPHA = """α in the name of a cell follows one of
+[two conventions](data-partitions.md#the-two-dirichlet-conventions):
+
+- `alpha-0.05` (FedGF, FedGloSS) is `--partition dirichlet --alpha 0.05`: each client draws its mix of classes from
+  Dirichlet(α / classes); clients have equal sizes.
+- `lda-0.1` (FedSOL) is `--partition lda --alpha 0.1` (`lda-released` in the variant `authors`): each class draws its
+  shares over the clients from Dirichlet(α); clients differ in size. `dir-0.1` (FL-SAM) is `lda-equal`: `lda` with
+  clients of equal size.
 """
 COUNTS = """## Summary
 
-Numbers of the original images only. `paper` is what a paper's text says, `authors` all that we believe produced its
-numbers, `released` the released code; the pages of the papers explain each variant. "Within 2 sd" includes methods
-that fail as printed, "not reproduced" those that are printed as failing and train here. Verdicts are explained
-[below](#verdicts).
+How many cells of each table were run, and their verdicts, on the original images only. A table can have several
+variants:
+
+- `paper`: the settings that the paper's text gives.
+- `authors`: all settings that we believe produced the printed numbers.
+- `released`: the settings of the released code.
+
+The pages of the papers explain each. "Within 2 sd" includes methods that fail as printed. "Not reproduced" includes
+methods that are printed as failing and train here.
+"""
+CLAIMS_OF_PAPERS = """## Claims
+
+What the papers say, checked with our numbers ([how](#when-a-claim-holds)).
+
 """
 COMMANDS = """## Commands
 
@@ -107,17 +131,28 @@ def _main_page(stored: StoredResults, request: ReproduceRequest, out: Path) -> s
     causes = cause_rows(verdicts, stored, request.results)
     parts = [
         INTRODUCTION.replace("LINKS", links),
+        _example(stored, request),
+        USE,
+        ALPHA,
         COUNTS,
         as_markdown(count_rows([each for each in verdicts if not each.jpeg]), COUNT_HEADINGS),
-        _jpeg_counts([each for each in verdicts if each.jpeg]),
-        "## Claims\n\n" + as_markdown(claim_rows(stored), ("table", "claim", "variant", "here")),
+        CLAIMS_OF_PAPERS + as_markdown(claim_rows(stored), ("table", "claim", "variant", "here")),
         _findings(request.results, "findings.md", "## Findings"),
-        f"## Not reproduced\n\n{as_markdown(causes, CAUSE_HEADINGS)}" if causes else "",
+        COMMANDS,
         "## Verdicts\n\n" + _explanation(verdict),
         "## When a claim holds\n\n" + _explanation(Claim),
-        COMMANDS,
+        f"## Appendix: cells not reproduced\n\n{as_markdown(causes, CAUSE_HEADINGS)}" if causes else "",
+        _jpeg_counts([each for each in verdicts if each.jpeg]),
     ]
     return _joined(parts)
+
+
+def _example(stored: StoredResults, request: ReproduceRequest) -> str:
+    """Return the rows of EXAMPLE."""
+    name, pattern = EXAMPLE
+    table = find_table(name)
+    cells = [cell for cell in table.variants if cell.matches([pattern])]
+    return as_markdown(table_rows(table, cells, stored, request))
 
 
 def _jpeg_counts(verdicts: Sequence[Any]) -> str:
@@ -125,7 +160,7 @@ def _jpeg_counts(verdicts: Sequence[Any]) -> str:
     if not verdicts:
         return ""
     text = "These cells were trained on CIFAR-10 images that went through JPEG, and not yet on the original ones."
-    return "\n\n".join([f"**{REPLACE}.** {text}", as_markdown(count_rows(verdicts), COUNT_HEADINGS)])
+    return "\n\n".join([f"## Appendix: {REPLACE}", text, as_markdown(count_rows(verdicts), COUNT_HEADINGS)])
 
 
 def _paper_page(paper: str, stored: StoredResults, request: ReproduceRequest) -> str:
@@ -135,6 +170,7 @@ def _paper_page(paper: str, stored: StoredResults, request: ReproduceRequest) ->
         "Written by `fedflat reproduce --show` from [results/](../results/README.md); "
         "[reproduction.md](reproduction.md) sums up. "
         "Accuracies are in percent, ± is the standard deviation over seeds.",
+        ALPHA,
         "## Settings\n\n" + (MODULES[paper].__doc__ or "").partition("\n\n")[2].strip(),
         _claims(paper, stored),
         _findings(request.results, f"findings-{paper}.md", "## Findings"),

@@ -81,7 +81,8 @@ class Setting:
     straggler_work: Fraction = 0.5
     """Share of its local steps that a slow client takes; 0 if it misses the deadline and does not reply."""
     alpha: NonNegative = 0.1
-    """Concentration of dirichlet and lda partitions; smaller is more heterogeneous."""
+    """Concentration α of a Dirichlet partition; smaller is more heterogeneous. dirichlet: each client draws its mix of
+    classes from Dirichlet(α / classes). lda: each class draws its shares over the clients from Dirichlet(α)."""
     shards: Count = 2
     """Shards per client in the shards partition."""
     long_tail: Annotated[float, Range(0, 1, open=True)] = 1.0
