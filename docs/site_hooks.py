@@ -1,12 +1,13 @@
 """Hooks of the site that mkdocs.yml describes.
 
 Pages outside docs/ become part of the site. A link to any other file of the repository leads to a page with that file's
-text. Patterns in the navigation stand for the pages that are named nowhere else. The build fails if a page would ask
-another host for anything.
+text. A notebook of docs/ has a page with its text and code, and can be downloaded. Patterns in the navigation stand for
+the pages that are named nowhere else. The build fails if a page would ask another host for anything.
 """
 
 from __future__ import annotations
 
+import json
 import posixpath
 import re
 from collections.abc import Iterator
@@ -37,7 +38,9 @@ FETCHED = re.compile(
 def on_config(config: Any) -> Any:
     """Replace the patterns of the navigation by the pages that it does not name."""
     named = set(_named_pages(config.nav))
-    pages = {path.relative_to(config.docs_dir).as_posix() for path in Path(config.docs_dir).rglob("*.md")}
+    docs = Path(config.docs_dir)
+    pages = {path.relative_to(docs).as_posix() for path in docs.rglob("*.md")}
+    pages |= {path.relative_to(docs).with_suffix(".md").as_posix() for path in docs.rglob("*.ipynb")}
     config.nav = _expand(config.nav, sorted(pages - named))
     return config
 
@@ -71,13 +74,14 @@ def _expand(nav: Any, unnamed: list[str]) -> Any:
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add the pages outside docs/, and a page for every other file of the repository that a page links to."""
+    """Add the pages outside docs/, those of notebooks, and a page for every other file that a page links to."""
     waiting, added = [f"docs/{file.src_uri}" for file in files.documentation_pages()], set(PAGES)
     waiting += PAGES
     while waiting:
         linked = {target for target in _targets(waiting.pop()) if not target.startswith("docs/")} - added
         added |= {target for target in linked if (ROOT / target).exists()}
         waiting += [target for target in linked & added if target.endswith(".md")]
+    added |= {f"docs/{file.src_uri}" for file in files if file.src_uri.endswith(".ipynb")}
     for target in sorted(added):
         files.append(File.generated(config, site_path(target), content=_page_text(target)))
     return files
@@ -94,10 +98,24 @@ def _page_text(target: str) -> str:
     path = ROOT / target
     if target.endswith(".md"):
         return path.read_text(encoding="utf-8")
+    if target.endswith(".ipynb"):
+        return _notebook_text(path)
     heading = f"---\nsearch:\n  exclude: true\n---\n\n# {target}\n\n"
     if path.is_dir():
         return heading + "\n".join(f"- `{item.name}`" for item in sorted(path.iterdir()) if item.name[0] not in "._")
     return f"{heading}````{LANGUAGES.get(path.suffix, 'text')}\n{path.read_text(encoding='utf-8')}\n````\n"
+
+
+def _notebook_text(path: Path) -> str:
+    """Return the Markdown of a notebook: its text, its code, and below its first cell a link to the file."""
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    texts = ["".join(cell["source"]) for cell in cells]
+    blocks = [
+        text if cell["cell_type"] == "markdown" else f"```python\n{text}\n```"
+        for cell, text in zip(cells, texts, strict=True)
+    ]
+    link = f'<a href="{path.name}" download>Download this notebook</a> to run it in Jupyter or Colab.'
+    return "\n\n".join([blocks[0], link, *blocks[1:]])
 
 
 def site_path(target: str) -> str:
@@ -105,7 +123,7 @@ def site_path(target: str) -> str:
     if target in PAGES:
         return PAGES[target]
     if target.startswith("docs/"):
-        return target.removeprefix("docs/")
+        return re.sub(r"\.ipynb$", ".md", target.removeprefix("docs/"))
     return f"source/{target}" if target.endswith(".md") else f"source/{target}.md"
 
 
@@ -115,6 +133,8 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
     source = here.removeprefix("source/")
     if source == here:
         source = next((path for path, uri in PAGES.items() if uri == here), f"docs/{here}")
+    if source.startswith("docs/notebooks/"):
+        source = re.sub(r"\.md$", ".ipynb", source)
     if not (ROOT / source).exists():  # a page with the text of a file that is not Markdown
         return markdown
 

@@ -134,3 +134,27 @@ def test_runs_with_different_metrics_have_none_in_common() -> None:
     assert common_metric([]) == accuracy
     assert common_metric([mse, accuracy]).name == "metric"
     assert common_metric([MainMetric("own", True), MainMetric("own", False)]).name == "metric"
+
+
+def result_of(curves: dict[int, list[float]], **values: Any) -> ff.Result:
+    """Return a result with these accuracies."""
+    history = rows_of(curves)
+    counts = {"rounds": 3, "seconds": 2.0, "client_steps_per_second": 1.0, "parameters": 10, "versions": {}}
+    sent = {"bytes_down_per_client_round": 4000, "bytes_up_per_client_round": 40}
+    summary = summarise_history(history, [*curves])
+    return ff.Result(**{"method": "fedavg", "seeds": [*curves], **counts, **sent, **summary, **values}, history=history)
+
+
+def test_a_notebook_shows_a_result_as_a_table() -> None:
+    headings = ("method", "accuracy", "last 10 %", "rounds", "bytes down", "bytes up", "seconds")
+    expected = "".join(f"<th>{name}</th>" for name in headings)
+    one = result_of({0: [0.5, 0.25]})
+    assert f"<tr>{expected}</tr><tr><td>fedavg</td><td>25.00%</td><td>25.00%</td>" in one._repr_html_()
+    assert "<td>4,000</td><td>40</td><td>2.0</td>" in one._repr_html_()
+    assert "<td>50.00% ± 14.14%</td>" in result_of({0: [0.4], 1: [0.6]})._repr_html_()
+    assert "<td>–</td>" in result_of({0: [0.4], 1: [0.6]}, final=-math.inf, final_std=math.inf)._repr_html_()
+    assert "<td>a.py:&lt;b&gt;</td>" in result_of({0: [0.4]}, method="a.py:<b>")._repr_html_()
+
+
+def test_the_repr_of_a_result_leaves_out_the_history() -> None:
+    assert "history" not in repr(result_of({0: [0.5] * 1000}))

@@ -6,7 +6,8 @@ import math
 import platform
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
+from html import escape
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -142,7 +143,7 @@ class Result:
     diverged_seeds: list[int]
     parameters: int
     versions: dict[str, str]
-    history: list[dict[str, Any]]
+    history: list[dict[str, Any]] = field(repr=False)  # thousands of rows
     privacy: dict[str, Any] | None = None
     clients: int | None = None
     stopped: str | None = None
@@ -164,6 +165,26 @@ class Result:
     def main_metric(self) -> MainMetric:
         """The name and the direction of the main metric."""
         return MainMetric(self.metric, self.higher_is_better)
+
+    def _repr_html_(self) -> str:
+        """Return the table that a notebook shows of a result."""
+        cells = {
+            "method": self.method,
+            self.metric: self._mean_and_std(self.final, self.final_std),
+            "last 10 %": self._mean_and_std(self.last10, self.last10_std),
+            "rounds": f"{self.rounds}",
+            "bytes down": f"{self.bytes_down_per_client_round:,}",
+            "bytes up": f"{self.bytes_up_per_client_round:,}",
+            "seconds": f"{self.seconds:.1f}",
+        }
+        headings = "".join(f"<th>{escape(name)}</th>" for name in cells)
+        row = "".join(f"<td>{escape(text)}</td>" for text in cells.values())
+        return f"<table><tr>{headings}</tr><tr>{row}</tr></table>"
+
+    def _mean_and_std(self, mean: float, std: float) -> str:
+        """Return the main metric as text; the mean alone if there is one seed or the mean is infinite."""
+        text = self.main_metric.text
+        return text(mean) if len(self.seeds) == 1 or not math.isfinite(mean) else f"{text(mean)} ± {text(std)}"
 
     def to_json(self) -> dict[str, Any]:
         """Return the content of result.json: all fields but the history and special ones that have their default."""
