@@ -22,9 +22,7 @@ def names_in(path: Path) -> set[str]:
     """Every name that a file defines: modules, classes, functions, arguments, variables, and strings such as `auto`."""
     found = {path.stem if path.stem != "__init__" else path.parent.name}
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ClassDef | ast.FunctionDef):
-            found.add(node.name)
-        elif isinstance(node, ast.alias):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.alias):
             found.add(node.name)
         elif isinstance(node, ast.arg):
             found.add(node.arg)
