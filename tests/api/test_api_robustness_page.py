@@ -20,7 +20,8 @@ def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for line in block.splitlines():
         assert main(shlex.split(line)[1:]) == 0
     runs = [read_stored_run(tmp_path / "runs" / name) for name in ("attacked", "median", "clipped")]
-    assert len({str(run.rows[-1]["loss"]) for run in runs}) == 3
+    attacked, median, clipped = (run.rows[-1]["accuracy"] for run in runs)
+    assert attacked < min(median, clipped) - 0.2, "both defences help, as the page says"
 
 
 def test_the_refusal(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""The commands and examples of docs/optimisers.md and docs/sweeps.md work."""
+"""The commands and examples of docs/optimisers.md, docs/personal.md and docs/sweeps.md work."""
 
 from __future__ import annotations
 
@@ -36,8 +36,18 @@ def test_american_spelling() -> None:
 
 
 def test_optimisers(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_page("optimisers.md") == 3
+    assert run_page("optimisers.md") == 5
     assert float(capsys.readouterr().out.splitlines()[-1].rstrip("%")) > 50
+
+
+def test_personal_models(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (DOCS / "personal.md").read_text(encoding="utf-8")
+    for command in re.findall(r"^fedflat (.*)$", page, re.M):
+        assert main(shlex.split(command)) == 0
+    out = capsys.readouterr().out
+    first_columns = re.findall(r"^(│ [^│]+│ \d+ +│)", page, re.M)
+    assert len(first_columns) == 7
+    assert all(columns in out for columns in first_columns)
 
 
 def test_sweeps(capsys: pytest.CaptureFixture[str]) -> None:
