@@ -162,6 +162,28 @@ def test_the_examples_of_the_page(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.splitlines()[-1].startswith("64 trained parameters")
 
 
+@pytest.mark.usefixtures("folders")
+def test_the_recipe_of_the_how_to_page(tokenizer: Any) -> None:
+    """From a model's folder to a tuned one that transformers loads; the name on the page would be downloaded."""
+    page = (Path(__file__).parents[2] / "docs" / "how-to.md").read_text(encoding="utf-8")
+    recipe = page.partition("## Fine-tune a model of Hugging Face")[2].partition("\n## ")[0]
+    save_model, save_texts, load = re.findall(r"```python\n(.*?)```", recipe, re.S)
+    (command,) = re.findall(r"^fedflat (.*)$", recipe, re.M)
+    Path("bert").rename("downloaded")
+    Path("reviews").rename("others")
+    exec(re.sub('name = ".*"', 'name = "downloaded"', save_model), {})
+    exec(save_texts, {})
+    assert main(f"{command} --sequence-length 8 --local-epochs 1 --rounds 2".split()) == 0
+    scope: dict[str, Any] = {}
+    exec(load, scope)
+    tuned = transformers.AutoModelForSequenceClassification.from_pretrained("tuned")
+    words = tokenizer(["the film was good", "not very bad"], padding=True, return_tensors="pt")
+    words = {name: words[name] for name in ("input_ids", "attention_mask")}
+    torch.testing.assert_close(tuned(**words).logits, scope["model"](**words).logits)
+    before = transformers.AutoModelForSequenceClassification.from_pretrained("downloaded")
+    assert not torch.equal(tuned(**words).logits, before(**words).logits)
+
+
 def test_bytes_without_a_tokenizer_and_splits() -> None:
     halves = reviews().train_test_split(0.25, shuffle=False)
     found = load_hugging_face_data(halves, None, "review", "stars", "user", length=12)
