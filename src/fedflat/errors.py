@@ -1,4 +1,4 @@
-"""The one kind of error that is the user's to fix. It carries facts; whoever talks to the user spells them.
+"""The error for mistakes of the user. It carries option, value and problem; each interface writes them in its own way.
 
 The command line shows `--perturb all: …`, Python `perturb="all": …`, a federation `federation.perturb all: …`.
 """

@@ -139,7 +139,7 @@ def test_folders_on_the_command_line() -> None:
         ("--model hf:reviews --feature-columns review", "--model hf:reviews: has no tokenizer"),
         ("--model hf:bert --feature-columns reviews", "has no column 'reviews' (did you mean review?)"),
         ("--model hf:bert", "has no column 'text'; it has review, stars, user"),
-        ("--dataset hf:nowhere", "--dataset hf:nowhere: is no folder, and cannot be downloaded"),
+        ("--dataset hf:nowhere", "--dataset hf:nowhere: is not a folder, and cannot be downloaded"),
         ("--dataset digits --model hf:reviews", "there is no config.json in reviews"),
         ("--model hf:pickled --feature-columns review --target-column stars --clients 2", "its weights are pickles"),
     ],

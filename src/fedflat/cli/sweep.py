@@ -53,7 +53,7 @@ def sweep_command(words: list[str]) -> None:
 
 
 def parse_grid(method: Method, words: Sequence[str]) -> dict[str, list[Any]]:
-    """Return the values by name that words such as rho=0.5,1,2 stand for; raise UserError for what is none."""
+    """Return the values by name that words such as rho=0.5,1,2 stand for; raise UserError for other words."""
     if not words:
         raise UserError(None, "sweep", "give at least one option with its values, for example lr=0.01,0.03")
     grid: dict[str, list[Any]] = {}

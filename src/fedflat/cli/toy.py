@@ -4,8 +4,8 @@ The parameters are w = (u, v), the global model (0, 0), the local optimum o = (u
 
     L_local = ½ (u − u_l)² + δ/2 (v − v_l)²,   L_p = ½ (u² + v²)
 
-FedProx follows ∇L_local + μ ∇L_p and comes to rest at (u_l / (1 + μ), δ v_l / (δ + μ)), off the line to o if δ ≠ 1.
-FedSOL follows ∇L_local at w + ρ w / ‖w‖ and comes to rest at (1 − ρ / ‖o‖) o: on the line to o, at distance ρ from o.
+FedProx follows ∇L_local + μ ∇L_p and converges to (u_l / (1 + μ), δ v_l / (δ + μ)), off the line to o if δ ≠ 1.
+FedSOL follows ∇L_local at w + ρ w / ‖w‖ and converges to (1 − ρ / ‖o‖) o: on the line to o, at distance ρ from o.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class ToyRun(NamedTuple):
 
 
 def print_toy(out: Path) -> None:
-    """Print where both methods come to rest and draw their paths to the PNG file `out`."""
+    """Print the fixed points of both methods and draw their paths to the PNG file `out`."""
     check_picture(out)
     task = ToyTask()
     runs = [ToyRun("FedProx", s, fedprox_fixed_point(task, s), toy_path(toy_fedprox(s), task)) for s in STRENGTHS]
@@ -141,7 +141,7 @@ def _draw_paths(task: ToyTask, runs: list[ToyRun], out: Path) -> None:
         colour = ("tab:blue" if run.method == "FedProx" else "tab:red", 0.4 + 0.6 * run.strength / max(STRENGTHS))
         axes.plot(*run.path.T, color=colour, label=run.label)
         axes.plot(*run.fixed_point, "x", color=colour, markersize=9)
-    axes.set(xlabel="u", ylabel="v", title=f"Paths of local training, δ = {DELTA:g}; × marks where each comes to rest")
+    axes.set(xlabel="u", ylabel="v", title=f"Paths of local training, δ = {DELTA:g}; × marks where each converges")
     axes.legend(loc="upper left")
     temporary = out.with_name(f".{out.name}.tmp")
     figure.savefig(temporary, format="png", dpi=150)
@@ -159,7 +159,7 @@ def _draw_contours(axes: Any, task: ToyTask) -> None:
 
 @dataclass(frozen=True)
 class ToyOptions:
-    """FedSOL's two-dimensional example: the paths of FedProx and FedSOL, and where they come to rest."""
+    """FedSOL's two-dimensional example: the paths of FedProx and FedSOL, and the points to which they converge."""
 
     out: Path = Path("toy.png")
     """The picture to write."""

@@ -57,7 +57,7 @@ def tune_command(words: list[str]) -> None:
 
 
 def parse_space(method: Method, words: Sequence[str]) -> Space:
-    """Return the search space that words such as rho=0.1..5:log describe; raise UserError for what is none."""
+    """Return the search space that words such as rho=0.1..5:log describe; raise UserError for other words."""
     if not words:
         raise UserError("space", NOT_SHOWN, "give the options to search, for example rho=0.1..5:log lr=0.01..0.1")
     space: dict[str, Any] = {}

@@ -18,7 +18,7 @@ class WatchOptions:
     port: Annotated[int, Range(0, 65535)] = 0
     """Port to listen on; 0 takes one that is free."""
     host: str = "127.0.0.1"
-    """Address to listen on. Any but this machine's own shows the page to whoever can reach it and has the token."""
+    """Address to listen on. Any but this machine's own shows the page to everyone who can reach it and has the token."""
     target: Fraction = 0.8
     """Accuracy for the column "rounds to ...": the first round that reaches it."""
 
@@ -32,7 +32,7 @@ def watch_command(words: list[str]) -> None:
         raise UserError(None, "watch", "name a folder of runs, for example fedflat watch runs")
     for folder in folders:
         if not folder.is_dir():
-            raise UserError(None, f"watch {folder}", "is no folder")
+            raise UserError(None, f"watch {folder}", "is not a folder")
     serve_live_page(folders, options)
 
 
@@ -54,7 +54,7 @@ def serve_live_page(folders: list[Path], options: WatchOptions) -> None:
     try:
         print(f"open {server.url}", flush=True)
         if options.host not in LOOPBACK:
-            print("whoever can reach this machine and has the token sees the page; it is sent unencrypted", flush=True)
+            print("everyone who can reach this machine and has the token sees the page; it is sent unencrypted", flush=True)
         server.serve_forever()
     except KeyboardInterrupt:
         print("stopped")

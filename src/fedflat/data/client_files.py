@@ -43,7 +43,7 @@ class Availability(NamedTuple):
 
 
 class ClientSetting(NamedTuple):
-    """What one client does otherwise than the experiment says; None where it does the same."""
+    """The settings in which one client differs from the experiment; None where it does not differ."""
 
     lr: float | None
     local_epochs: int | None

@@ -95,7 +95,7 @@ def _read_splits(source: str | Path) -> Any:
     except Exception as error:  # the library's own errors, and those of the network below it
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         problem = (
-            "is no folder that save_to_disk wrote" if folder.is_dir() else "is no folder, and cannot be downloaded"
+            "is not a folder that save_to_disk wrote" if folder.is_dir() else "is not a folder, and cannot be downloaded"
         )
         raise UserError("dataset", f"hf:{source}", f"{problem} ({reason})") from error
 

@@ -30,7 +30,7 @@ REPLY_ATTACKS = ("sign-flip", "scale", "noise")
 
 
 def choose_attackers(partition_seed: int, clients: int, share: float) -> frozenset[int]:
-    """Return the numbers of the attackers: this share of the clients, rounded; raise UserError if none is one.
+    """Return the numbers of the attackers: this share of the clients, rounded. Raise UserError if that is none.
 
     Args:
         partition_seed: decides which ones.
@@ -39,7 +39,7 @@ def choose_attackers(partition_seed: int, clients: int, share: float) -> frozens
     """
     count = round(share * clients)
     if share and not count:
-        raise UserError("attackers", share, f"is no client of {clients}; 1 is a share of {1 / clients:.3g}")
+        raise UserError("attackers", share, f"rounds to no client of {clients}; one client is a share of {1 / clients:.3g}")
     key = int(hash_words(partition_seed, purpose_key("attackers")))
     return frozenset(choose_without_replacement(key, clients, count))
 

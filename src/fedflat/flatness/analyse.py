@@ -110,7 +110,7 @@ def analyse(
 
 
 def _all_failed(summary: str, problems: Sequence[UserError]) -> UserError:
-    """Return one error with the texts of all problems, in which options are still spelled by whoever shows it."""
+    """Return one error with the texts of all problems; each interface writes the options in them in its own way."""
     return UserError(None, "analyse", "; ".join([summary, *(problem.message(mention) for problem in problems)]))
 
 

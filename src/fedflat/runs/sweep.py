@@ -120,7 +120,7 @@ def sweep(
 
 
 def _point_callbacks(callbacks: PointCallbacks | None, values: dict[str, Any]) -> list[Any]:
-    """Return the callbacks of a point; raise UserError for what is none."""
+    """Return the callbacks of a point; raise UserError if one is not a callback."""
     if callbacks is None:
         return []
     if not callable(callbacks):
