@@ -62,7 +62,7 @@ def test_own_labels(make_run: MakeRun, tmp_path: Path, capsys) -> None:
     for wrong in (["--label", "c=x"], ["--label", "b="], ["--order", "nothing"]):
         assert main([*words, *wrong]) == 2
         assert wrong[0] in capsys.readouterr().err
-    with pytest.raises(UserError, match="is not one of the runs"):
+    with pytest.raises(UserError, match="is not a run"):
         label_runs([read_stored_run(folders[1])], {"a": "x"})
 
 

@@ -116,7 +116,7 @@ def split_method(spec: str) -> tuple[str, str]:
 
 
 def parse_method(spec: str) -> Method:
-    """Return the method that NAME, NAME:rho=2,beta=10 or WRAPPER+NAME:rho=2 describes; raise UserError if there is none.
+    """Return the method that NAME, NAME:rho=2,beta=10 or WRAPPER+NAME:rho=2 describes. Raise UserError if none.
 
     NAME may be FILE.py:CLASS.
     """

@@ -15,7 +15,7 @@ from fedflat.errors import NOT_SHOWN, UserError, mention
 
 
 def check_file(out: Path, example: str) -> None:
-    """Raise UserError if the file `out` cannot be written, is a run's result.json or has another suffix than `example`."""
+    """Raise UserError if the file `out` cannot be written, is a run's result.json or does not end as `example`."""
     if out.is_dir():
         raise UserError("out", out, f"is a folder, must be a file such as {out / example}")
     if out.suffix.lower() != Path(example).suffix:

@@ -18,7 +18,7 @@ class WatchOptions:
     port: Annotated[int, Range(0, 65535)] = 0
     """Port to listen on; 0 takes one that is free."""
     host: str = "127.0.0.1"
-    """Address to listen on. Any but this machine's own shows the page to everyone who can reach it and has the token."""
+    """Address to listen on. Any but this machine's own shows the page to all who can reach it and have the token."""
     target: Fraction = 0.8
     """Accuracy for the column "rounds to ...": the first round that reaches it."""
 
@@ -54,7 +54,7 @@ def serve_live_page(folders: list[Path], options: WatchOptions) -> None:
     try:
         print(f"open {server.url}", flush=True)
         if options.host not in LOOPBACK:
-            print("everyone who can reach this machine and has the token sees the page; it is sent unencrypted", flush=True)
+            print("all who can reach this machine and have the token see the page; it is sent unencrypted", flush=True)
         server.serve_forever()
     except KeyboardInterrupt:
         print("stopped")

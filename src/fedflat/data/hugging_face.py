@@ -94,9 +94,7 @@ def _read_splits(source: str | Path) -> Any:
         return datasets.load_from_disk(folder) if folder.is_dir() else datasets.load_dataset(str(source))
     except Exception as error:  # the library's own errors, and those of the network below it
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        problem = (
-            "is not a folder that save_to_disk wrote" if folder.is_dir() else "is not a folder, and cannot be downloaded"
-        )
+        problem = "was not written by save_to_disk" if folder.is_dir() else "is not a folder, and cannot be downloaded"
         raise UserError("dataset", f"hf:{source}", f"{problem} ({reason})") from error
 
 

@@ -39,7 +39,8 @@ def choose_attackers(partition_seed: int, clients: int, share: float) -> frozens
     """
     count = round(share * clients)
     if share and not count:
-        raise UserError("attackers", share, f"rounds to no client of {clients}; one client is a share of {1 / clients:.3g}")
+        problem = f"rounds to no client of {clients}; one client is a share of {1 / clients:.3g}"
+        raise UserError("attackers", share, problem)
     key = int(hash_words(partition_seed, purpose_key("attackers")))
     return frozenset(choose_without_replacement(key, clients, count))
 

@@ -55,7 +55,7 @@ def label_runs(
     for option, words in (("label", given), ("order", order)):
         for word in words:
             if not any(word.rstrip("/") in each for each in names):
-                raise UserError(option, word, f"is not one of the runs, which are {', '.join(run.name for run in runs)}")
+                raise UserError(option, word, f"is not a run; runs are {', '.join(run.name for run in runs)}")
     places = [next((n for n, word in enumerate(order) if word.rstrip("/") in each), len(order)) for each in names]
     keys = [(places[n], _registry_place(run), natural_key(texts[n]), str(run.path)) for n, run in enumerate(runs)]
     return [dataclasses.replace(runs[n], name=texts[n]) for n in sorted(range(len(runs)), key=keys.__getitem__)]
