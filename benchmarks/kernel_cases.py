@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -49,6 +49,12 @@ LAYERS = (
     Layer("lenet 3→64", 5, 64, 3, 32, 64, 5, 0),
     Layer("pfl 32→64", 50, 10, 32, 30, 64, 3, 0),
     Layer("pfl 3→32", 50, 10, 3, 32, 32, 3, 0),
+    Layer("resnet 64→64", 10, 50, 64, 32, 64, 3, 1),
+    Layer("resnet 128→128", 10, 50, 128, 16, 128, 3, 1),
+    Layer("resnet 256→256", 10, 50, 256, 8, 256, 3, 1),
+    Layer("resnet 512→512", 10, 50, 512, 4, 512, 3, 1),
+    Layer("resnet 64→128 (stride 2)", 10, 50, 256, 17, 128, 2, 0),  # folded: four times the channels
+    Layer("resnet 256→512 (stride 2)", 10, 50, 1024, 5, 512, 2, 0),
 )
 
 
@@ -108,18 +114,28 @@ def candidates(layer: Layer, operator: str, dtype: str) -> Iterator[tuple[int, T
         shapes = [(64, 128, 4, 4), (64, 128, 8, 3), (64, 256, 8, 3), (128, 128, 8, 2), (32, 256, 4, 4)]
         yield from ((BUILT_IN, Tiles(m // scale, n, min(e, k), w, s)) for m, e, w, s in shapes)
         yield from ((p, Tiles(64 // scale, n, min(128, k), 4, 3)) for p in (256, 1024))
+        if layer.outputs >= 128:
+            wide = [(64, 128, 8, 3), (64, 256, 8, 3), (64, 64, 4, 4), (32, 128, 4, 4)]
+            yield from ((BUILT_IN, Tiles(m // scale, 128, e, w, s)) for m, e, w, s in wide)
         return
     depth, n = (layer.outputs, layer.channels) if operator == "input_grad" else (layer.channels, layer.outputs)
     few = [(128, 128, 4, 1), (128, 64, 4, 2), (128, 32, 4, 3), (256, 32, 8, 3), (64, 128, 4, 1)]
     many = [(128, 32, 4, 4), (128, 64, 4, 3), (128, 64, 4, 4), (256, 64, 8, 3), (256, 32, 8, 4), (64, 64, 4, 4)]
     for m, k, w, s in few if depth <= 4 else many:
         yield BUILT_IN, Tiles(m, launch.power_of_two(n, 16, 64), k // scale, w, s)
+    if n >= 128 and operator != "conv_pool":
+        wide = [(128, 128, 64, 8, 3), (128, 128, 64, 4, 3), (128, 128, 32, 8, 4), (256, 128, 64, 8, 3)]
+        wide += [(128, 256, 64, 8, 3), (64, 128, 64, 4, 4)]
+        yield from ((BUILT_IN, Tiles(m, columns, k // scale, w, s)) for m, columns, k, w, s in wide)
 
 
-def rows() -> Iterator[tuple[Layer, str, str]]:
-    """Every operator to measure: of the first layer of a model no gradient of the input, but that of pooled images."""
-    for dtype in DTYPES:
-        for layer in LAYERS:
-            for operator in OPERATORS:
+def rows(model: str = "", dtypes: Sequence[str] = tuple(DTYPES)) -> Iterator[tuple[Layer, str, str]]:
+    """Every operator to measure: of the first layer of a model no gradient of the input, but that of pooled images.
+
+    A ResNet does not pool. `model` chooses the layers whose names begin with it.
+    """
+    for dtype in dtypes:
+        for layer in (layer for layer in LAYERS if layer.name.startswith(model)):
+            for operator in OPERATORS[:3] if layer.name.startswith("resnet") else OPERATORS:
                 if operator != ("pool_weight_grad" if layer.channels > 4 else "input_grad"):
                     yield layer, operator, dtype

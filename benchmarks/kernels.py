@@ -1,8 +1,8 @@
 """The convolution over lanes on one GPU: correctness against float64 and microseconds against grouped convolutions.
 
-    PYTHONPATH=src python benchmarks/kernels.py [--seconds 80] [--workers 12] [--out kernels.json]
+    PYTHONPATH=src python benchmarks/kernels.py [--model resnet] [--seconds 80] [--workers 12] [--out kernels.json]
 
-For the layers of three models and bf16 and tf32 numbers it checks each operator, times it with several tile sizes
+For the layers of four models and bf16 and tf32 numbers it checks each operator, times it with several tile sizes
 (replays of a CUDA graph) and prints, per operator: the time with the built-in tiles, the best tiles and their time,
 and the time of cuDNN's grouped convolution, layout changes of the operands not counted.
 """
@@ -15,11 +15,12 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from kernel_cases import Layer, Operands, Run, candidates, library, operands, rows
+from kernel_cases import DTYPES, Layer, Operands, Run, candidates, library, operands, rows
 from torch import Tensor
 
 from fedflat.engine.kernels import launch
@@ -93,14 +94,14 @@ def microseconds(run: Run, repeats: int = 10) -> float:
     return statistics.median(times[1:])
 
 
-def all_jobs() -> list[Job]:
+def all_jobs(chosen: Iterable[tuple[Layer, str, str]]) -> list[Job]:
     """Every operator with every candidate."""
-    return [Job(*row, *choice) for row in rows() for choice in candidates(*row)]
+    return [Job(*row, *choice) for row in chosen for choice in candidates(*row)]
 
 
-def compile_share(share: int, of: int) -> None:
-    """Run every `of`-th job once, so that its kernels are in Triton's cache."""
-    for job in all_jobs()[share::of]:
+def compile_share(jobs: list[Job]) -> None:
+    """Run every job once, so that its kernels are in Triton's cache."""
+    for job in jobs:
         try:
             ours(job, operands(job.layer, job.dtype))()
         except Exception as problem:  # reported where it is measured
@@ -111,9 +112,9 @@ def short(problem: Exception) -> str:
     return f"{type(problem).__name__}: {' '.join(str(problem).split())[:160]}"
 
 
-def compile_all(workers: int) -> None:
+def compile_all(workers: int, chosen: Sequence[str]) -> None:
     """Compile in parallel processes; what they do not finish is compiled when it is measured."""
-    command = [sys.executable, __file__, "--of", str(workers), "--share"]
+    command = [sys.executable, __file__, *chosen, "--of", str(workers), "--share"]
     running = [subprocess.Popen([*command, str(i)], stderr=subprocess.DEVNULL) for i in range(workers)]
     for process in running:
         try:
@@ -172,18 +173,23 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=80, help="after this, measure only the built-in tiles")
     parser.add_argument("--workers", type=int, default=12, help="processes that compile")
     parser.add_argument("--out", type=Path, help="write all measurements to this JSON file")
+    parser.add_argument("--model", default="", help="the layers of one model: fedavg, lenet, pfl or resnet")
+    parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=list(DTYPES))
     parser.add_argument("--share", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--of", type=int, help=argparse.SUPPRESS)
     given = parser.parse_args()
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    chosen = list(rows(given.model, given.dtypes))
     if given.share is not None:
-        compile_share(given.share, given.of)
+        compile_share(all_jobs(chosen)[given.share :: given.of])
         return
     deadline = time.monotonic() + given.seconds
-    compile_all(given.workers)
-    print(f"compiled {len(all_jobs())} kernels in {given.seconds - deadline + time.monotonic():.0f} s", flush=True)
+    compile_all(given.workers, ["--model", given.model, "--dtypes", *given.dtypes])
+    print(
+        f"compiled {len(all_jobs(chosen))} kernels in {given.seconds - deadline + time.monotonic():.0f} s", flush=True
+    )
     measured = []
-    for row in rows():
+    for row in chosen:
         try:
             measured.append(measure(*row, deadline))
         except Exception as problem:

@@ -34,15 +34,20 @@ def compiled(kernel: Any, dtype: str, constants: dict[str, Any], tiles: Tiles, c
     return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
 
 
-def conv(dtype: str, channels: int, outputs: int, pool: bool, capability: int) -> Any:
+def conv(dtype: str, channels: int, outputs: int, pool: bool, capability: int, rotated: bool = False) -> Any:
     """Compile a 5x5 convolution of images of 16 x 16 pixels, which contain their padding if channels are few."""
-    tiles, taps = conv_tiles(5, channels, outputs, dtype == "fp32"), not few_channels(channels)
+    tiles, taps = conv_tiles(5, channels, outputs, dtype == "fp32", pool), not few_channels(channels)
     side, padding, size = (16, 2, 16) if taps else (20, 0, 16)
     shape = {"HEIGHT": side, "WIDTH": side, "CHANNELS": channels, "OUTPUTS": outputs, "TOP": -padding, "LEFT": -padding}
     rows = size // 2 if pool else size
     filters = {"KH": 5, "KW": 6 if pool and not taps else 5, "ROWS": rows, "COLUMNS": rows}
-    how = {"BIAS": pool, "POOL": pool, "PRECISION": "tf32"}
+    how = {"BIAS": pool, "POOL": pool, "ROTATED": rotated, "DEPTH": outputs, "PRECISION": "tf32"}
     return compiled(conv_kernel, dtype, shape | filters | how, tiles, capability)
+
+
+def input_grad(dtype: str, channels: int, outputs: int, pool: bool, capability: int) -> Any:
+    """Compile the convolution with filters that the kernel rotates."""
+    return conv(dtype, channels, outputs, pool, capability, rotated=dtype == "bf16")
 
 
 def weight_grad(dtype: str, channels: int, outputs: int, pool: bool, capability: int) -> Any:
@@ -60,7 +65,9 @@ if __name__ == "__main__":
     capability = int(sys.argv[1])
     for dtype in ("bf16", "fp32"):
         for make, *layer in ((conv, 64, 32, False), (conv, 64, 64, True), (conv, 4, 64, True),
-                             (weight_grad, 64, 64, False), (weight_grad, 4, 64, True)):  # fmt: skip
+                             (conv, 128, 128, False), (conv, 512, 512, False), (input_grad, 128, 64, False),
+                             (weight_grad, 64, 64, False), (weight_grad, 4, 64, True),
+                             (weight_grad, 128, 128, False)):  # fmt: skip
             kernel = make(dtype, *layer, capability)
             assert kernel.metadata.shared <= SHARED_MEMORY[capability], (
                 f"{make.__name__} {dtype} {layer}: {kernel.metadata.shared}"

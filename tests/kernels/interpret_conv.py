@@ -40,6 +40,12 @@ CASES = [
     Case(2, 2, 32, 17, 1, 0, True),
 ]
 
+ROTATED = [
+    Case(2, 2, 5, 32, 3, 1, False, SMALL),
+    Case(2, 1, 24, 32, 2, 0, False, SMALL),
+    Case(1, 2, 8, 64, 1, 0, False),
+]
+
 
 def reference(x: Tensor, w: Tensor, b: Tensor | None, g: Tensor | None, padding: int) -> tuple[Tensor, ...]:
     """Return y and the gradients of Σ g · y with respect to x and w, in float64."""
@@ -67,6 +73,16 @@ def check_conv(case: Case) -> None:
     for name, a, r in zip(("conv", "input_grad", "weight_grad"), got, reference(x, w, b, g, case.padding), strict=True):
         error = float((a - r).norm() / r.norm())
         assert error < 1e-6, f"{name} {case}: relative error {error}"  # NaN fails too
+
+
+def check_rotated(case: Case) -> None:
+    """Check input_grad in 16 bits, where the kernel rotates the filters; small integers give exact sums."""
+    k, p = case.kernel, case.padding
+    w = torch.randint(-2, 3, (case.lanes, case.outputs, case.channels, k, k)).half()
+    g = torch.randint(-2, 3, (case.lanes, case.batch, case.outputs, 7 + 2 * p - k + 1, 6 + 2 * p - k + 1)).half()
+    x = torch.zeros(case.lanes, case.batch, case.channels, 7, 6)
+    got = launch.launch_input_grad(g, w, [p, p], case.tiles)
+    assert torch.equal(got.double(), reference(x, w, None, g, p)[1]), case
 
 
 def check_pooled(case: Case) -> None:
@@ -116,5 +132,7 @@ if __name__ == "__main__":
     for case in CASES:
         check_conv(case)
         check_pooled(case)
+    for case in ROTATED:
+        check_rotated(case)
     check_ties_and_nan()
     check_shared()

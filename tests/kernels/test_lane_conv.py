@@ -132,6 +132,17 @@ def test_operations_that_write_are_not_merged():
     assert torch.equal(twice, 2 * once)
 
 
+def test_operations_before_a_write_into_an_input_are_merged():
+    def double(x, y):
+        x.copy_((x + y) * (x + y))
+        return x + y
+
+    x, y = torch.arange(3.0), torch.ones(3)
+    traced = trace_operations(double, x.clone(), y)
+    assert [str(n.target) for n in traced.graph.nodes].count("aten.add.Tensor") == 2  # before and after the write
+    assert torch.equal(traced(x.clone(), y), (x + y).square() + y)
+
+
 @pytest.mark.usefixtures("_cpu_algorithm")
 @pytest.mark.parametrize("how", HOW.values(), ids=HOW)
 def test_grouped_convolutions_equal_those_lane_by_lane(how):

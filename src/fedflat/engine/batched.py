@@ -15,6 +15,7 @@ all tensors of the lanes stay at the same addresses from round to round.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -64,14 +65,15 @@ def trace_operations(function: Callable[..., Any], *inputs: Any) -> torch.fx.Gra
 def _drop_needless_operations(graph: torch.fx.Graph) -> None:
     """Do once what is done twice to the same tensors, and drop views that change nothing.
 
-    A convolution and its weight gradient then share their matrix of patches (kernels/lanes.py). Nothing is dropped if
-    an operation writes into its inputs, as on a GPU, where the compiler does the same.
+    A convolution and its gradients then share their matrix of patches, or their filters in the order of the kernels
+    (kernels/lanes.py, launch.py). What comes after the first operation that writes stays as it is. Nothing is dropped
+    if an operation writes into anything but the inputs of the graph.
     """
     calls = [node for node in graph.nodes if node.op == "call_function"]
-    if any(_writes(node.target) for node in calls):
+    if any(_writes(node.target) and node.args[0].op != "placeholder" for node in calls):
         return
     first: dict[Any, Any] = {}
-    for node in calls:
+    for node in takewhile(lambda node: not _writes(node.target), calls):
         operation = (node.target, repr(node.args), repr(node.kwargs))
         kept = first.setdefault(operation, node.args[0] if _is_same_view(node) else node)
         if kept is not node:

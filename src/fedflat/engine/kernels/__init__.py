@@ -2,6 +2,7 @@
 
 use_lane_ops    replaces the convolutions of a model by those of this package
 conv.py         the operators, with their gradients and their rules for vmap
+fold.py         a convolution with stride as one without
 lanes.py        the operators over lanes, by the fastest way of the device
 launch.py       from tensors to the Triton kernels and back
 triton_kernels  the kernels
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 
 from fedflat.engine.kernels import lanes
 from fedflat.engine.kernels.conv import conv2d, conv_pool2d
+from fedflat.engine.kernels.fold import fold_stride
 
 __all__ = ["LaneConv2d", "conv2d", "use_lane_ops"]
 
@@ -32,6 +34,11 @@ class LaneConv2d(nn.Conv2d):
 
     def _convolve(self, x: Tensor, bias: Tensor | None) -> Tensor:
         assert isinstance(self.padding, tuple)
+        if max(self.stride) > 1 and lanes.has_triton_kernel(
+            x, self.weight, ((1, 1), (0, 0), self.dilation, self.groups)
+        ):
+            images, filters = fold_stride(x, self.weight, self.stride, self.padding)
+            return conv2d(images, filters, bias, (1, 1), (0, 0), (1, 1), 1)
         return conv2d(x, self.weight, bias, self.stride, self.padding, self.dilation, self.groups)
 
 

@@ -54,7 +54,7 @@ def aligned_channels(channels: int) -> int:
     return 4 if channels <= 4 else -(-channels // 8) * 8
 
 
-def conv_tiles(width: int, channels: int, outputs: int, wide: bool) -> Tiles:
+def conv_tiles(width: int, channels: int, outputs: int, wide: bool, pool: bool) -> Tiles:
     """Return the tiles of conv and input_grad.
 
     Args:
@@ -62,11 +62,14 @@ def conv_tiles(width: int, channels: int, outputs: int, wide: bool) -> Tiles:
         channels: input channels, rounded up.
         outputs: output channels.
         wide: whether numbers have 4 bytes, not 2.
+        pool: whether the result is pooled.
     """
     columns, most = power_of_two(outputs, 16, 64), 32 if wide else 64
     if few_channels(channels):
         return Tiles(128, columns, power_of_two(width * channels, 16, most), 4, 1)
     entries = most if channels % most == 0 else 32
+    if outputs >= 128 and entries == 64 and not pool:
+        return Tiles(128, 128, 64, 8, 3) if outputs < 512 else Tiles(64, 128, 64, 4, 4)  # 512 have few pixels
     return Tiles(256, columns, entries, 8, 3) if columns <= 32 else Tiles(128, columns, entries, 4, 3)
 
 
@@ -82,6 +85,8 @@ def weight_grad_tiles(size: int, outputs: int, wide: bool, pool: bool) -> Tiles:
     pixels, columns = 32 if wide else 64, power_of_two(outputs, 16, 64)
     if pool:
         return Tiles(pixels // 2, columns, power_of_two(size, 16, 128), 8, 1)
+    if outputs >= 128 and size >= 128 and not wide:
+        return Tiles(64, 128, 128, 8, 3)
     entries = 64 if 6 * size < 5 * (-(-size // 128) * 128) else 128  # 128, unless more than a sixth would be unused
     return Tiles(pixels, columns, power_of_two(size, 16, entries), 4, 3)
 
@@ -123,23 +128,23 @@ def _filter_pairs(w: Tensor) -> Tensor:
     return torch.cat([F.pad(w, (0, 1)), F.pad(w, (1, 0))], 1)
 
 
-def _tiles_for(w: Tensor) -> Tiles:
+def _tiles_for(w: Tensor, pool: bool = False) -> Tiles:
     """Return the tiles of conv for these filters."""
-    return conv_tiles(w.shape[4], aligned_channels(w.shape[2]), w.shape[1], w.element_size() == 4)
+    return conv_tiles(w.shape[4], aligned_channels(w.shape[2]), w.shape[1], w.element_size() == 4, pool)
 
 
 def launch_conv(x: Tensor, w: Tensor, b: Tensor | None, padding: Sequence[int], tiles: Tiles | None = None) -> Tensor:
     """Compute `lane_conv` (stride 1, no groups), channels-last. `tiles` replaces the built-in choice."""
     tiles, size = tiles or _tiles_for(w), filtered_sides(x.shape[3:], w.shape[3:], padding)
     images, offset = _image_and_offset(x, padding, tiles)
-    return _convolve(images, _dense(w).contiguous(), b, size, offset, tiles).permute(0, 1, 4, 2, 3)
+    return _convolve(images, _dense(w).contiguous(), b, w.shape[1], size, offset, tiles, False).permute(0, 1, 4, 2, 3)
 
 
 def launch_conv_pool(
     x: Tensor, w: Tensor, b: Tensor | None, padding: Sequence[int], tiles: Tiles | None = None
 ) -> tuple[Tensor, Tensor]:
     """Compute `lane_conv_pool`, channels-last. `tiles` replaces the built-in choice."""
-    tiles, size = tiles or _tiles_for(w), [n // 2 for n in filtered_sides(x.shape[3:], w.shape[3:], padding)]
+    tiles, size = tiles or _tiles_for(w, pool=True), [n // 2 for n in filtered_sides(x.shape[3:], w.shape[3:], padding)]
     images, offset = _image_and_offset(x, padding, tiles)
     filters = _dense(w if _blocks_in_pixels(x, tiles) else _filter_pairs(w)).contiguous()
     y, corner = _convolve_pool(images, filters, b, w.shape[1], size, offset, tiles)
@@ -162,9 +167,17 @@ def _image_and_offset(x: Tensor, padding: Sequence[int], tiles: Tiles) -> tuple[
 
 
 def launch_input_grad(g: Tensor, w: Tensor, padding: Sequence[int], tiles: Tiles | None = None) -> Tensor:
-    """Compute `lane_input_grad`, channels-last: the convolution of g with the filters rotated by 180°."""
-    rotated = w.flip(3, 4).transpose(1, 2)
-    return launch_conv(g, rotated, None, [k - 1 - p for k, p in zip(w.shape[3:], padding, strict=True)], tiles)
+    """Compute `lane_input_grad`, channels-last: the convolution of g with the filters rotated by 180°.
+
+    In 16 bits the kernel rotates them as it reads them; in 32 bits matrix products need the order of a copy.
+    """
+    rotated, outer = w.flip(3, 4).transpose(1, 2), [k - 1 - p for k, p in zip(w.shape[3:], padding, strict=True)]
+    tiles = tiles or _tiles_for(rotated)
+    if w.element_size() == 4 or w.shape[1] % tiles.entries:
+        return launch_conv(g, rotated, None, outer, tiles)
+    filters, size = _dense(w).contiguous(), filtered_sides(g.shape[3:], w.shape[3:], outer)
+    offset = [-p for p in outer]
+    return _convolve(_dense(g), filters, None, w.shape[2], size, offset, tiles, True).permute(0, 1, 4, 2, 3)
 
 
 def launch_weight_grad(
@@ -196,7 +209,14 @@ def launch_spread(g: Tensor, corner: Tensor, size: Sequence[int]) -> Tensor:
 
 
 def _launch_conv(
-    x: Tensor, w: Tensor, b: Tensor | None, y: Tensor, corner: Tensor, offset: list[int], tiles: list[int]
+    x: Tensor,
+    w: Tensor,
+    b: Tensor | None,
+    y: Tensor,
+    corner: Tensor,
+    offset: list[int],
+    tiles: list[int],
+    rotated: bool = False,
 ) -> None:
     """Run conv_kernel into y; if `corner` is another tensor than y, pool and write the corners into it."""
     lanes, batch, height, width, channels = x.shape
@@ -205,9 +225,10 @@ def _launch_conv(
     rows_per_pixel = 1 if not pool else 4 if channels % block.entries == 0 else 2
     grid = (triton.cdiv(pixels * rows_per_pixel, block.pixels), triton.cdiv(outputs, block.outputs), lanes)
     bias = w if b is None else b if b.stride(1) == 1 else b.contiguous()
-    shape = (height, width, channels, rows, columns, outputs, *w.shape[2:4], *offset, b is not None, pool, _precision())
+    shape = (height, width, channels, rows, columns, outputs, *w.shape[2:4], *offset)
+    how = (b is not None, pool, rotated, w.shape[4], _precision())
     conv_kernel[grid](
-        x, w, bias, y, corner, pixels, x.stride(0), bias.stride(0), *shape, *block[:3],
+        x, w, bias, y, corner, pixels, x.stride(0), bias.stride(0), *shape, *how, *block[:3],
         num_warps=block.warps, num_stages=block.stages,
     )  # fmt: skip
 
@@ -215,12 +236,25 @@ def _launch_conv(
 @custom_op(
     "fedflat::tile_conv",
     mutates_args=(),
-    schema="(Tensor x, Tensor w, Tensor? b, int[] size, int[] offset, int[] tiles) -> Tensor",
+    schema="(Tensor x, Tensor w, Tensor? b, int outputs, int[] size, int[] offset, int[] tiles, bool rotated)"
+    " -> Tensor",
 )
-def _convolve(x: Tensor, w: Tensor, b: Tensor | None, size: list[int], offset: list[int], tiles: list[int]) -> Tensor:
-    """y[l,s,i,j,o] = b[l,o] + Σ w[l,o,u,v,c] x[l, s, i + offset₀ + u, j + offset₁ + v, c]."""
-    y = x.new_empty(*x.shape[:2], *size, w.shape[1])
-    _launch_conv(x, w, b, y, y, offset, tiles)
+def _convolve(
+    x: Tensor,
+    w: Tensor,
+    b: Tensor | None,
+    outputs: int,
+    size: list[int],
+    offset: list[int],
+    tiles: list[int],
+    rotated: bool,
+) -> Tensor:
+    """y[l,s,i,j,o] = b[l,o] + Σ w[l,o,u,v,c] x[l, s, i + offset₀ + u, j + offset₁ + v, c].
+
+    If `rotated`, with w[l, c, kh − 1 − u, kw − 1 − v, o] instead.
+    """
+    y = x.new_empty(*x.shape[:2], *size, outputs)
+    _launch_conv(x, w, b, y, y, offset, tiles, rotated)
     return y
 
 
@@ -291,7 +325,7 @@ def _spread(g: Tensor, corner: Tensor, size: list[int]) -> Tensor:
     return y
 
 
-_convolve.register_fake(lambda x, w, b, size, *_: x.new_empty(*x.shape[:2], *size, w.shape[1]))
+_convolve.register_fake(lambda x, w, b, outputs, size, *_: x.new_empty(*x.shape[:2], *size, outputs))
 _spread.register_fake(lambda g, corner, size: g.new_empty(len(g), *size, g.shape[3]))
 
 

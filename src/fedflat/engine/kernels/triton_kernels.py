@@ -8,7 +8,8 @@ where (u, v) is the pixel of the filter (a *tap*) and c the input channel:
     conv         y[l,m,o]  = b[l,o] + Σ_k A[l,m,k] w[l,o,k]
     weight_grad  gw[l,o,k] = Σ_m A[l,m,k] g[l,m,o]
 
-input_grad is conv on g, with the filters rotated by 180° and their inputs and outputs exchanged.
+input_grad is conv on g, with the filters rotated by 180° and their inputs and outputs exchanged. Where a block of
+entries lies within one tap, the kernel reads the filters themselves in that order (ROTATED).
 
 With POOL, y is also pooled: of the four pixels of each 2x2 window only the largest is kept, plus b and through ReLU,
 and its corner 0 … 3 in reading order is stored. The weight gradient then takes g of the pooled image, which acts at
@@ -95,12 +96,16 @@ def conv_kernel(
     LEFT: tl.constexpr,
     BIAS: tl.constexpr,
     POOL: tl.constexpr,
+    ROTATED: tl.constexpr,
+    DEPTH: tl.constexpr,
     PRECISION: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
     """Compute y for BLOCK_M pixels (before pooling) and BLOCK_N outputs of one lane; y has ROWS x COLUMNS pixels.
+
+    ROTATED filters are [CHANNELS, KH, KW, DEPTH] in memory: inputs and outputs exchanged, the last tap first.
 
     A block of filter entries lies within one tap if BLOCK_K divides the channels. Otherwise it lies in one row of taps,
     whose entries are neighbours in the image; the image must then contain its padding (TOP = LEFT = 0).
@@ -127,7 +132,10 @@ def conv_kernel(
     j = m % COLUMNS * SCALE + pixel_corner % 2 + LEFT
     pixel = (m // (ROWS * COLUMNS)).to(tl.int64) * (HEIGHT * WIDTH) + i * WIDTH + j
     image = x + lane * x_lane + pixel * CHANNELS
-    filters = w + lane * (SIDES * OUTPUTS * SIZE) + (n // BLOCK_N * OUTPUTS + o) * SIZE
+    if ROTATED:
+        filters = w + lane * (SIZE * DEPTH) + o
+    else:
+        filters = w + lane * (SIDES * OUTPUTS * SIZE) + (n // BLOCK_N * OUTPUTS + o) * SIZE
     total = tl.zeros((BLOCK_M, SIDES * BLOCK_N), dtype=tl.float32)
     for block in range(SIZE // WIDE * BLOCKS):
         part = block // BLOCKS
@@ -141,7 +149,10 @@ def conv_kernel(
             tap_offset = part * (WIDTH * CHANNELS) + k
             valid = (m < pixels)[:, None] & (k < WIDE)[None, :]
         left = tl.load(image[:, None] + tap_offset[None, :], mask=valid, other=0.0)
-        offset = filters[None, :] + (part * WIDE + k)[:, None]
+        if ROTATED:
+            offset = filters[None, :] + ((k * KH * KW + KH * KW - 1 - part) * DEPTH)[:, None]
+        else:
+            offset = filters[None, :] + (part * WIDE + k)[:, None]
         right = tl.load(offset, mask=(o < OUTPUTS)[None, :] & (k < WIDE)[:, None], other=0.0)
         total = tl.dot(left, right, total, input_precision=PRECISION)
     corner = pixel_corner[:, None] + (n // BLOCK_N)[None, :]
