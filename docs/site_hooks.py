@@ -114,7 +114,7 @@ def _notebook_text(path: Path) -> str:
         text if cell["cell_type"] == "markdown" else f"```python\n{text}\n```"
         for cell, text in zip(cells, texts, strict=True)
     ]
-    link = f'<a href="{path.name}" download>Download this notebook</a> to run it in Jupyter or Colab.'
+    link = f'<a href="{path.name}" download>Download this notebook</a> to run it in Jupyter.'
     return "\n\n".join([blocks[0], link, *blocks[1:]])
 
 
