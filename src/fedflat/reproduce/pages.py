@@ -167,15 +167,17 @@ def _paper_page(paper: str, stored: StoredResults, request: ReproduceRequest) ->
     tables = [table for table in TABLES.values() if table.name.startswith(f"{paper}/")]
     parts = [
         f"# {PAPERS[paper]}: all tables and figures",
-        "Written by `fedflat reproduce --show` from [results/](../results/README.md); "
-        "[reproduction.md](reproduction.md) sums up. "
-        "Accuracies are in percent, ± is the standard deviation over seeds.",
+        f"Every table and figure of the paper, beside what fedflat gets. To print one: `fedflat reproduce {tables[0].name} "
+        "--show`; without `--show`, what is missing is trained first. Accuracies are in percent, ± is the standard "
+        "deviation over seeds, and [verdicts](reproduction.md#verdicts) are explained in "
+        "[reproduction.md](reproduction.md), which sums up. This page is written by `fedflat reproduce --show` from "
+        "[results/](../results/README.md).",
         ALPHA,
-        "## Settings\n\n" + (MODULES[paper].__doc__ or "").partition("\n\n")[2].strip(),
         _claims(paper, stored),
-        _findings(request.results, f"findings-{paper}.md", "## Findings"),
         "## Tables and figures",
         *(_section(table, stored, request) for table in tables),
+        "## Appendix: settings\n\n" + (MODULES[paper].__doc__ or "").partition("\n\n")[2].strip(),
+        _findings(request.results, f"findings-{paper}.md", "## Appendix: findings"),
     ]
     return _joined(parts)
 
