@@ -167,8 +167,8 @@ def _paper_page(paper: str, stored: StoredResults, request: ReproduceRequest) ->
     tables = [table for table in TABLES.values() if table.name.startswith(f"{paper}/")]
     parts = [
         f"# {PAPERS[paper]}: all tables and figures",
-        f"Every table and figure of the paper, beside what fedflat gets. To print one: `fedflat reproduce {tables[0].name} "
-        "--show`; without `--show`, what is missing is trained first. Accuracies are in percent, ± is the standard "
+        "Every table and figure of the paper, beside what fedflat gets. To print one: "
+        f"`fedflat reproduce {tables[0].name} --show`; without `--show`, what is missing is trained first. Accuracies are in percent, ± is the standard "
         "deviation over seeds, and [verdicts](reproduction.md#verdicts) are explained in "
         "[reproduction.md](reproduction.md), which sums up. This page is written by `fedflat reproduce --show` from "
         "[results/](../results/README.md).",
