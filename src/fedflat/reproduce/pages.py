@@ -73,6 +73,16 @@ variants:
 The pages of the papers explain each. "Within 2 sd" includes methods that fail as printed. "Not reproduced" includes
 methods that are printed as failing and train here.
 """
+PAPER_INTRODUCTION = """Every table and figure of the paper, beside what fedflat gets. To print one:
+
+```
+fedflat reproduce TABLE --show
+```
+
+Without `--show` the command trains what is missing first. Accuracies are in percent, ± is the standard deviation over
+seeds. [reproduction.md](reproduction.md) sums up and explains the [verdicts](reproduction.md#verdicts). This page is
+written by `fedflat reproduce --show` from [results/](../results/README.md).
+"""
 CLAIMS_OF_PAPERS = """## Claims
 
 What the papers say, checked with our numbers ([how](#when-a-claim-holds)).
@@ -167,11 +177,7 @@ def _paper_page(paper: str, stored: StoredResults, request: ReproduceRequest) ->
     tables = [table for table in TABLES.values() if table.name.startswith(f"{paper}/")]
     parts = [
         f"# {PAPERS[paper]}: all tables and figures",
-        "Every table and figure of the paper, beside what fedflat gets. To print one: "
-        f"`fedflat reproduce {tables[0].name} --show`; without `--show`, what is missing is trained first. Accuracies are in percent, ± is the standard "
-        "deviation over seeds, and [verdicts](reproduction.md#verdicts) are explained in "
-        "[reproduction.md](reproduction.md), which sums up. This page is written by `fedflat reproduce --show` from "
-        "[results/](../results/README.md).",
+        PAPER_INTRODUCTION.replace("TABLE", tables[0].name),
         ALPHA,
         _claims(paper, stored),
         "## Tables and figures",
