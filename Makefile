@@ -4,7 +4,7 @@
 # make mutants: plant wrong changes one at a time and count those that the tests notice. Some of them: make mutants ONLY=runs/
 # make audit: known vulnerabilities of the locked packages.   make lock: write the hashes of the lock files anew (needs uv).
 # make docs: the site from docs/, in build/site; fails on a broken link.   make docs-serve: the same while you write.
-# make reference: write docs/reference anew from the code.
+# make reference: write docs/reference anew from the code.   make pictures: draw those of docs/methods anew.
 # make wheel: the package as dist/fedflat-VERSION.whl.   make wheel-test: the same, and a run in an environment of its own.
 # make bench: the tables of docs/performance.md that need no GPU, beside Flower and pfl where they can be installed.
 PYTHON ?= python3
@@ -21,7 +21,7 @@ LOCKED := --quiet --require-hashes --no-deps --only-binary :all:
 TORCH := torch==2.13.0
 DEMO := fedavg fedsol:perturb=all fedgf:rho=0.05,threshold=0.7 fedgloss
 
-.PHONY: install run test test-flower bench lint browser docs docs-serve reference wheel wheel-test audit lock soak mutants clean
+.PHONY: install run test test-flower bench lint browser docs docs-serve reference pictures wheel wheel-test audit lock soak mutants clean
 
 run: install
 	$(BIN)/fedflat compare $(DEMO) --config examples/demo.yaml
@@ -89,6 +89,9 @@ $(DOCS)/packages: requirements-docs.lock
 
 reference: install
 	$(BIN)/python docs/generate_reference.py
+
+pictures: install
+	$(BIN)/python docs/draw_methods.py
 
 wheel: install
 	rm -rf build/lib build/bdist.* dist
