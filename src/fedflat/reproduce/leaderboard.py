@@ -27,7 +27,10 @@ SMALL_IMAGES = {"mnist": (1, 28, 28), "tissuemnist": (1, 28, 28), "pathmnist": (
 LEADERBOARD_HEADINGS = "method|last round|last tenth|λ1|MB to target|seconds|seeds|command|commit"
 RULES = """# Leaderboard
 
-Written by `fedflat reproduce --show` from [results/](../results/README.md); do not edit it. The rules:
+Which method has the best accuracy in which setting, among our own runs. A heading names data, model, partition and
+participants per round. α of `dirichlet` and α of `lda` are not the same
+([data-partitions.md](data-partitions.md#the-two-dirichlet-conventions)). Most rows have one seed: small differences
+mean nothing. Written by `fedflat reproduce --show` from [results/](../results/README.md); do not edit it. The rules:
 
 1. Test accuracy in percent, mean ± standard deviation over seeds. "Last round" is that of the final model, "last
    tenth" the mean over the last tenth of the stored evaluations (a stored curve has at most 50). The best round is
