@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import re
 import inspect
 import io
+import re
 import tokenize
 from collections.abc import Iterator
 from pathlib import Path
