@@ -9,6 +9,7 @@ import argparse
 import dataclasses
 import json
 import math
+import os
 import random
 import shutil
 import statistics
@@ -108,6 +109,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--evaluations", type=int, default=60)
+    parser.add_argument("--repeat", type=int, default=1, help="how often the page is opened in a new browser")
     parser.add_argument("--keep", type=Path, help="folder to keep runs and page in")
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
@@ -118,10 +120,13 @@ def main() -> None:
         start = time.perf_counter()
         ff.write_report(folder / "runs", folder / "page.html")
         written, page = time.perf_counter() - start, folder / "page.html"
-        found = measure_page(page)
+        found = [measure_page(page) for _ in range(chosen.repeat)]
         size = f"{page.stat().st_size / 1e6:.1f} MB"
         print(f"{chosen.runs} runs, {chosen.evaluations} evaluations: written in {written:.1f} s, {size}")
-        print(", ".join(f"{name} {value:.0f} ms" for name, value in found.items()))
+        print(f"least and median of {chosen.repeat}, load average {os.getloadavg()[0]:.1f}")
+        for name in found[0]:
+            values = [each[name] for each in found]
+            print(f"{name}: {min(values):.0f} ms, {statistics.median(values):.0f} ms")
 
 
 if __name__ == "__main__":

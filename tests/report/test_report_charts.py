@@ -13,7 +13,7 @@ from fedflat.data.partition import class_counts
 from fedflat.report.charts import COLOURS, DASHES, SYMBOLS, Chart, ChartLine, Curves, Grids
 from fedflat.report.comparison import training_settings
 from fedflat.report.html import page_contents
-from fedflat.report.tables import flatness_table, results_table
+from fedflat.report.page_tables import flatness_table, results_table
 from fedflat.runs.build import partition_clients
 from fedflat.runs.experiment import Experiment
 from fedflat.runs.read import read_stored_run

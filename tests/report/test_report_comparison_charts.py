@@ -15,6 +15,7 @@ from fedflat.methods.fedsol import FedSOL
 from fedflat.report.charts import Chart, ChartLine, Curves, Grids
 from fedflat.report.comparison_charts import rank_correlation_text
 from fedflat.report.html import page_contents
+from fedflat.report.run_labels import label_runs
 from fedflat.runs.read import read_stored_run
 
 MakeRun = Callable[..., Path]
@@ -36,9 +37,9 @@ def grids(found: dict[str, Chart], key: str) -> Grids:
     return chart
 
 
-def write_document(folder: Path, what: str, seeds: dict[str, Any]) -> None:
+def write_document(folder: Path, what: str, seeds: dict[str, Any], to: str = "", **settings: Any) -> None:
     (folder / "analysis").mkdir(exist_ok=True)
-    document = {"settings": {}, "samples": 360, "seeds": seeds}
+    document = {"settings": settings, "samples": 360, "seeds": seeds, **({"to": to} if to else {})}
     (folder / "analysis" / f"{what}.json").write_text(json.dumps(document))
 
 
@@ -60,6 +61,19 @@ def test_sharpness_against_accuracy_and_the_gap_has_one_point_per_seed(make_run:
     ]
     assert curves(found, "sharpness-worst-case-accuracy")[0].x == [0.5]
     assert "too few" in found["sharpness-lambda1-accuracy"].caption
+    some = {"discrepancy": 0.1, "global_rise": 0.5, "model_accuracy": 0.99}  # of one client's training samples
+    write_document(folders[0], "discrepancy", {"0": some}, clients=[3])
+    local = {"client": [3], "lambda_local": [1.0], "lambda_global": [1.0], "model_accuracy": 0.7}
+    write_document(folders[0], "local", {"0": local}, clients=[3])
+    assert curves(charts(*folders), "sharpness-lambda1-gap")[0].y == [pytest.approx(0.1)]
+
+
+def test_the_line_between_two_models_has_their_labels(make_run: MakeRun) -> None:
+    folders = [make_run("a", [0.5]), make_run("b", [0.5], method=FedSAM())]
+    write_document(folders[0], "barrier", {"0": {"gamma": [0.0, 1.0], "loss": [1.0, 2.0], "barrier": 0.0}}, to="b")
+    runs = label_runs([read_stored_run(folder) for folder in folders])
+    (chart,) = (chart for chart in page_contents(runs).charts if chart.key == "barrier")
+    assert [line.name for line in curves({"barrier": chart}, "barrier")] == ["FedSAM → FedAvg"]
 
 
 def test_rank_correlation() -> None:

@@ -7,12 +7,13 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
 
 from fedflat.cli import main
-from fedflat.report.charts import Grids
+from fedflat.report.charts import COLOURS, Grids
 from fedflat.report.html import make_report, page_contents
 from fedflat.report.matplotlib_figures import draw_figures
 from fedflat.runs.read import read_stored_run, read_stored_runs
@@ -80,6 +81,28 @@ def test_surfaces_and_heat_maps_fill_their_figures(
         assert coloured(tmp_path / f"{key}.png") > share, key
 
 
+def pixels(path: Path, colour: str) -> int:
+    """Return how many pixels have the hue of a colour, whatever shines through it."""
+    hue = Image.new("RGB", (1, 1), colour).convert("HSV").getpixel((0, 0))[0]
+    with Image.open(path) as image:
+        hues, saturations, _ = image.convert("HSV").split()
+    return sum(abs(h - hue) < 6 and s > 60 for h, s in zip(hues.tobytes(), saturations.tobytes(), strict=True))
+
+
+def test_overlaid_surfaces_have_the_colours_of_their_runs(
+    make_run: MakeRun, analyse: Callable[..., None], tmp_path: Path
+) -> None:
+    runs = [make_run("flat", [0.5]), make_run("sharp", [0.5])]
+    for height, run in enumerate(runs, 1):
+        analyse(run, float(height))
+    stored = [read_stored_run(run) for run in runs]
+    draw_figures([c for c in page_contents(stored).charts if c.key == "landscape"], tmp_path)
+    for colour in COLOURS[:2]:
+        assert pixels(tmp_path / "landscape-overlay.png", colour) > 5000
+    draw_figures([c for c in page_contents(stored[:1]).charts if c.key == "landscape"], tmp_path / "one")
+    assert not (tmp_path / "one" / "landscape-overlay.pdf").exists()
+
+
 def test_a_list_without_any_number_leaves_its_run_out_of_the_heat_map(make_run: MakeRun, tmp_path: Path) -> None:
     lists = {"full": [0.5, 0.25], "partly": [None, 0.5], "empty": [None, None], "bare": []}
     runs = [make_run(name, [0.5, 0.6], probes={"lambda.mean": found}) for name, found in lists.items()]
@@ -128,6 +151,18 @@ def test_events_hold_every_number(words: list[str], tmp_path: Path) -> None:
     assert tags["classes/accuracy/0"] == [(1, 1.25), (2, 1.25)]
     assert tags.keys() == {"test/accuracy", "test/loss", "drift/global_local", "classes/accuracy/0"}
     assert {path.name for path in (tmp_path / "events").iterdir()} == {"steady", "quick"}
+    options = session_options(found)
+    assert (options["seed"], options["lr"], options["method.name"], options["rounds"]) == (1, 0.05, "fedavg", 2)
+
+
+def session_options(events: Any) -> dict[str, Any]:
+    """Return what TensorBoard's page HPARAMS shows of a session."""
+    from tensorboard.plugins.hparams.metadata import parse_session_start_info_plugin_data
+
+    content = events.PluginTagToContent("hparams")
+    assert [*content] == ["_hparams_/session_start_info"], "no description of one experiment, which hides other options"
+    start = parse_session_start_info_plugin_data(content["_hparams_/session_start_info"])
+    return {name: value.string_value or value.number_value for name, value in start.hparams.items()}
 
 
 def test_events_of_validation_are_not_called_test() -> None:

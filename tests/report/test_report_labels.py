@@ -15,6 +15,7 @@ from fedflat.methods.fedgf import FedGF
 from fedflat.methods.fedsam import FedSAM
 from fedflat.methods.fedsol import FedSOL
 from fedflat.methods.wrappers import ServerMomentum
+from fedflat.progress import shorten_middle
 from fedflat.report.charts import COLOURS, DARK_COLOURS, ChartLine, thin_line
 from fedflat.report.run_labels import label_runs, method_name, natural_key, run_labels
 from fedflat.report.tables import print_results
@@ -85,6 +86,12 @@ def luminance(colour: str) -> float:
     parts = [int(colour[n : n + 2], 16) / 255 for n in (1, 3, 5)]
     linear = [part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_the_bar_of_a_narrow_terminal_keeps_which_method_of_how_many() -> None:
+    names = [shorten_middle(f"fedgf:rho=0.05,threshold={number} (3 of 5)", 80 // 3) for number in (0.7, 0.8)]
+    assert all(name.endswith("(3 of 5)") and len(name) <= 26 for name in names)
+    assert names[0] != names[1]
 
 
 @pytest.mark.parametrize(("colours", "paper"), [(COLOURS, "#ffffff"), (DARK_COLOURS, "#14171b")])

@@ -11,8 +11,9 @@ import pytest
 
 from fedflat.flatness.finished_run import AnalysisSettings, MeasurementName
 from fedflat.report.comparison import MEASUREMENT_SETTINGS
-from fedflat.report.html import PageContents, make_report, page_contents
-from fedflat.report.tables import flatness_table
+from fedflat.report.html import make_report, page_contents
+from fedflat.report.page_data import PageContents
+from fedflat.report.page_tables import flatness_table
 from fedflat.runs.read import read_stored_run
 
 MakeRun = Callable[..., Path]

@@ -14,8 +14,8 @@ from fedflat.methods.fedsam import FedSAM
 from fedflat.methods.fedsol import FedSOL
 from fedflat.report.comparison import common_settings, training_settings
 from fedflat.report.html import page_contents
+from fedflat.report.page_tables import PageTable, flatness_table, results_table
 from fedflat.report.run_labels import label_runs
-from fedflat.report.tables import PageTable, flatness_table, results_table
 from fedflat.runs.read import StoredRun, read_stored_run
 
 MakeRun = Callable[..., Path]

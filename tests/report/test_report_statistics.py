@@ -16,10 +16,11 @@ import fedflat as ff
 from fedflat.cli import main
 from fedflat.report.charts import ChartLine
 from fedflat.report.comparison_charts import rank_correlation_text
-from fedflat.report.html import PageContents, page_contents
+from fedflat.report.html import page_contents
+from fedflat.report.page_data import PageContents
+from fedflat.report.page_tables import flatness_table, results_table
 from fedflat.report.run_labels import label_runs
 from fedflat.report.significance import difference_p_value, mark_best
-from fedflat.report.tables import flatness_table, results_table
 from fedflat.runs.read import StoredRun, read_stored_runs
 
 Page = webdriver.Chrome

@@ -12,7 +12,8 @@ from selenium import webdriver
 from synthetic_runs import SETTINGS, TRAJECTORY, TRAJECTORY_CLIENTS, write_run
 
 from fedflat.cli import main
-from fedflat.report.flatness_charts import flatness_charts, read_analyses
+from fedflat.report.analysis_files import read_analyses
+from fedflat.report.flatness_charts import flatness_charts
 from fedflat.report.html import page_contents
 from fedflat.runs.read import read_stored_runs
 

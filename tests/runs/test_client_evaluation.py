@@ -17,7 +17,8 @@ from torch import nn
 
 import fedflat as ff
 from fedflat.core.metric import MainMetric, client_spread
-from fedflat.report.tables import clients_table, print_results
+from fedflat.report.page_tables import clients_table
+from fedflat.report.tables import print_results
 from fedflat.runs.build import build_run
 from fedflat.runs.client_evaluation import choose_held_out
 from fedflat.runs.read import read_stored_run, read_trained_run

@@ -1,6 +1,6 @@
 """Charts as plain values, independent of how they are drawn.
 
-The page draws them with plotly (assets/*.js), matplotlib_figures.py draws them with matplotlib for papers.
+The page draws them with plotly (assets/*.js), matplotlib_*.py draw them with matplotlib for papers.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ def sharpness_charts(runs: Sequence[StoredRun], documents: Sequence[AnalysisDocu
         ):
             lines = _seed_points(runs, sharpness, values)
             if sum(len(line.x) for line in lines) > 1:
-                title = f"{label} and {metric.name if name == 'accuracy' else 'the generalisation gap'}"
+                title = f"{metric.name.capitalize() if name == 'accuracy' else 'Generalisation gap'} and {label}"
                 caption = f"One point per run and seed. {rank_correlation_text(lines)}"
                 x = Axis(label, log=_is_wide(lines))
                 yield Curves(f"sharpness-{key}-{name}", title, caption, x, y, lines, correlated=True)
@@ -66,10 +66,13 @@ def _accuracies(run: StoredRun) -> dict[int, float]:
 
 
 def _gaps(accuracies: Mapping[int, float], documents: AnalysisDocuments, metric: str) -> dict[int, float]:
-    """Return the metric on training samples minus that of the evaluation, of seeds for which both are known."""
-    train = analysed_seeds(documents, "discrepancy", f"model_{metric}") or analysed_seeds(
-        documents, "local", f"model_{metric}"
-    )
+    """Return the metric on training samples minus that of the evaluation, of seeds for which both are known.
+
+    The discrepancy of some clients does not have the metric on all training samples.
+    """
+    some = documents.get("discrepancy", {}).get("settings", {}).get("clients")
+    train = analysed_seeds(documents, "local" if some else "discrepancy", f"model_{metric}")
+    train = train or analysed_seeds(documents, "local", f"model_{metric}")
     return {seed: train[seed] - accuracies[seed] for seed in train if seed in accuracies}
 
 
@@ -188,7 +191,7 @@ def win_chart(runs: Sequence[StoredRun], settings: Sequence[RunSettings]) -> Ite
     )
     places = [*map(float, range(len(methods)))]
     grid = Grid("all settings", places, places, z, x_names=methods, y_names=methods, text=text)
-    axes = Axis("method"), Axis("method"), Axis("(won − lost) / settings")
+    axes = Axis("method"), Axis("method"), Axis("share won − lost")
     yield Grids("wins", "Which method wins", caption, *axes, [grid], -1.0, 1.0)
 
 

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-import hashlib
-import itertools
 import json
-import math
-import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from statistics import fmean
 from typing import Any, Literal
 
 import jinja2
@@ -21,28 +14,23 @@ import plotly.offline
 import yaml
 
 from fedflat.errors import UserError
-from fedflat.report.charts import COLOURS, DARK_COLOURS, DASHES, SYMBOLS, Chart, ChartLine, Curves, thin_line
+from fedflat.report.analysis_files import read_analyses
+from fedflat.report.charts import Chart, Curves
 from fedflat.report.client_charts import client_charts
 from fedflat.report.comparison import (
-    AnalysisDocuments,
-    RunSettings,
     common_settings,
     measurement_warnings,
-    method_settings,
     training_settings,
 )
 from fedflat.report.comparison_charts import (
     barrier_matrix,
     pareto_charts,
-    rivalries,
     sharpness_charts,
     win_chart,
 )
-from fedflat.report.flatness_charts import flatness_charts, read_analyses
-from fedflat.report.run_labels import label_runs
-from fedflat.report.sweep_charts import differing_values, sweep_charts, write_differences
-from fedflat.report.tables import (
-    PageTable,
+from fedflat.report.flatness_charts import flatness_charts
+from fedflat.report.page_data import PageContents, page_data
+from fedflat.report.page_tables import (
     PrintedAccuracy,
     clients_table,
     diverged_text,
@@ -50,39 +38,18 @@ from fedflat.report.tables import (
     probes_table,
     results_table,
 )
-from fedflat.report.training_charts import communication_chart, learning_charts, partition_chart, probe_charts
+from fedflat.report.probe_charts import probe_charts
+from fedflat.report.run_labels import label_runs
+from fedflat.report.sweep_charts import differing_values, sweep_charts, write_differences
+from fedflat.report.training_charts import communication_chart, learning_charts, partition_chart
 from fedflat.report.trajectory_charts import trajectory_chart
 from fedflat.runs.folder import write_atomically
 from fedflat.runs.read import StoredRun, read_stored_runs
-from fedflat.runs.result import bytes_per_round
 
 SCRIPTS = (  # in this order; page.js starts the page
     *("frames.js", "state.js", "runs.js", "statistics.js", "curves.js", "quick_lines.js", "grids.js", "trajectory.js"),
     *("tables.js", "sweep.js", "save.js", "keys.js", "page.js", "live.js"),
 )
-MAX_POINTS = 1000  # of a line on the page; a screen is not wider
-
-
-@dataclass(frozen=True)
-class PageContents:
-    """Everything a report shows but its tables.
-
-    Args:
-        sections: the charts by section heading, in the order of the page.
-        documents: each run's analyses.
-        settings: each run's training settings.
-        warnings: what could not be shown or compared, and why.
-    """
-
-    sections: dict[str, list[Chart]]
-    documents: list[AnalysisDocuments]
-    settings: list[RunSettings]
-    warnings: list[str]
-
-    @property
-    def charts(self) -> list[Chart]:
-        """Return the charts of all sections."""
-        return [chart for charts in self.sections.values() for chart in charts]
 
 
 def page_contents(runs: Sequence[StoredRun]) -> PageContents:
@@ -232,67 +199,6 @@ def render_page(
         has_seeds=lambda chart: isinstance(chart, Curves) and any(line.seeds for line in chart.lines),
         live=live,
     )
-
-
-def page_data(runs: Sequence[StoredRun], contents: PageContents, tables: Iterable[PageTable] = ()) -> dict[str, Any]:
-    """Return what the page's scripts work with: the runs, the charts, and how lines look.
-
-    Args:
-        runs: the runs that are shown.
-        contents: their charts, analyses and settings.
-        tables: the tables in which the page marks the best of selected runs.
-    """
-    charts = [
-        dataclasses.replace(chart, lines=[thin_line(line, MAX_POINTS) for line in chart.lines])
-        if isinstance(chart, Curves)
-        else chart
-        for chart in contents.charts
-    ]
-    styles = {"light": COLOURS, "dark": DARK_COLOURS, "dashes": DASHES, "symbols": SYMBOLS}
-    facts = zip(runs, contents.settings, rivalries(runs, contents.settings), strict=True)
-    listed = [_run_data(run, settings) | {"rivalry": rivalry} for run, settings, rivalry in facts]
-    drawn, judged = [dataclasses.asdict(chart) for chart in charts], [*map(_judged_data, tables)]
-    return {"runs": listed, "charts": drawn, "styles": styles, "judged": [*itertools.chain.from_iterable(judged)]}
-
-
-def _judged_data(table: PageTable) -> list[dict[str, Any]]:
-    """Return the columns of a table in which the page marks the best."""
-    return [
-        {
-            "table": table.id,
-            "heading": column.heading,
-            "higher": column.higher,
-            "groups": [{"values": group} for group in column.groups],
-        }
-        for column in table.judged
-    ]
-
-
-def _run_data(run: StoredRun, settings: RunSettings) -> dict[str, Any]:
-    """Return what the page's list of runs, its filter and its sweep need to know of a run."""
-    result = run.result
-    cohort = int(run.config.get("cohort", 1))
-    seconds: dict[int, list[float]] = {}
-    for row in run.rows:
-        seconds.setdefault(row["round"], []).append(row.get("seconds", 0.0))
-    points = thin_line(ChartLine("", 0, [*seconds], [fmean(each) for each in seconds.values()]), MAX_POINTS)
-    return {
-        "id": hashlib.sha256(os.path.abspath(run.path).encode()).hexdigest()[:6],
-        "label": run.name,
-        "folder": str(run.path),
-        "diverged": diverged_text(run),
-        "settings": method_settings(run) | {key: _plain_setting(value) for key, value in settings.items()},
-        "metric": run.main_metric.name,
-        "share": run.main_metric.is_share,
-        "final": [value for value in result.final_per_seed if math.isfinite(value)] if result else [],
-        "last": [value for value in result.last10_per_seed if math.isfinite(value)] if result else [],
-        "bytes": bytes_per_round(result, cohort) if result else 0,
-        "seconds": [*zip(points.x, points.y, strict=True)],
-    }
-
-
-def _plain_setting(value: Any) -> Any:
-    return " ".join(map(str, value)) if isinstance(value, list | tuple) else value
 
 
 @functools.cache

@@ -15,8 +15,8 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from fedflat.report.html import page_contents, render_page, run_warnings
+from fedflat.report.page_tables import PrintedAccuracy
 from fedflat.report.run_labels import label_runs
-from fedflat.report.tables import PrintedAccuracy
 from fedflat.runs.read import read_stored_runs
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")

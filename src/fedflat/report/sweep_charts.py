@@ -19,7 +19,7 @@ from fedflat.report.training_charts import metric_axis
 from fedflat.runs.folder import write_atomically
 from fedflat.runs.read import StoredRun
 
-NOT_SWEPT = ("seeds", "engine", "device", "precision")
+NOT_SWEPT = ("seeds", "engine", "device", "precision", "threads")
 MOST_LINES = 12  # of a chart; a paper has no room for more names
 
 
@@ -51,7 +51,8 @@ def sweep_charts(runs: Sequence[StoredRun], settings: Sequence[RunSettings]) -> 
     if not swept or any(run.main_metric != metric for run in swept):
         return
     differing = differing_values(swept, [settings[n] for n in kept])
-    values = {key: of_key for key, of_key in differing.items() if key not in NOT_SWEPT}
+    values = {key: of_key for key, of_key in differing.items() if _is_swept(key, of_key, swept)}
+    values |= {"method": differing["method"]} if values and "method" in differing else {}
     names = sorted(values, key=lambda key: not _is_numeric(values[key]))
     axis = metric_axis(swept, metric)
     axis = Axis(f"{axis.label}, last 10 %", axis.form)
@@ -61,6 +62,12 @@ def sweep_charts(runs: Sequence[StoredRun], settings: Sequence[RunSettings]) -> 
             yield _against(name, next((other for other in names if other != name), None), values, scores, axis)
     if len(names) > 1:
         yield _heat_map(names[0], names[1], values, scores, axis)
+
+
+def _is_swept(key: str, values: Sequence[Any], runs: Sequence[StoredRun]) -> bool:
+    """Return whether runs of one method differ in a setting: other methods have other hyper-parameters anyway."""
+    pairs = {(method_settings(run)["method"], str(value)) for run, value in zip(runs, values, strict=True)}
+    return key not in NOT_SWEPT and len(pairs) > len({method for method, _ in pairs})
 
 
 def _is_numeric(values: Sequence[Any]) -> bool:

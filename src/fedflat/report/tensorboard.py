@@ -8,11 +8,11 @@ from pathlib import Path
 
 from fedflat.errors import UserError
 from fedflat.runs.read import StoredRun
-from fedflat.runs.trackers import open_event_writer, write_event_rows
+from fedflat.runs.trackers import open_event_writer, write_event_rows, write_hyper_parameters
 
 
 def write_events(runs: Sequence[StoredRun], folder: Path) -> None:
-    """Write every number of metrics.jsonl to folder/RUN/seed-N, replacing event files from before.
+    """Write every number of metrics.jsonl and the options to folder/RUN/seed-N, replacing event files from before.
 
     Args:
         runs: the runs to write.
@@ -23,6 +23,7 @@ def write_events(runs: Sequence[StoredRun], folder: Path) -> None:
             target = folder / name / f"seed-{seed}"
             try:
                 with open_event_writer(target) as writer:
+                    write_hyper_parameters(writer, run.config, seed)
                     write_event_rows(writer, [row for row in run.rows if row["seed"] == seed], run.evaluated_on)
             except OSError as error:
                 raise UserError("tensorboard", folder, f"cannot be written ({error.strerror or error})") from None

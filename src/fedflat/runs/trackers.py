@@ -121,8 +121,25 @@ def write_event_rows(writer: Any, rows: Rows, evaluated_on: str) -> None:
             writer.add_scalar(tag, value, row["round"], walltime=row.get("seconds", 0.0))
 
 
+def write_hyper_parameters(writer: Any, config: Mapping[str, Any], seed: int) -> None:
+    """Write a run's options for TensorBoard's page HPARAMS, as method.rho, and its seed.
+
+    Only the start of a session is written, without a description of the experiment: TensorBoard would take the columns
+    of its page from the first description that it finds, and leave out the options of other methods.
+
+    Args:
+        writer: of the event files of one seed.
+        config: the options, as config.yaml has them.
+        seed: the seed.
+    """
+    options = {**{name: value for name, value in _flat_options(config).items() if name != "seeds"}, "seed": seed}
+    shown = {name: value if isinstance(value, int | float) else str(value) for name, value in options.items()}
+    _, start, _ = import_module("torch.utils.tensorboard.summary").hparams(shown, {})
+    writer.file_writer.add_summary(start, walltime=0.0)
+
+
 class TensorBoardLogger(Callback):
-    """Writes TensorBoard's event files, one folder seed-N for each seed, after every evaluation.
+    """Writes TensorBoard's event files, one folder seed-N for each seed, after every evaluation; options as HPARAMS.
 
     Args:
         folder: where to; tensorboard in the run's folder unless given. A continued run writes them anew, with all rows.
@@ -136,6 +153,8 @@ class TensorBoardLogger(Callback):
         """Write the rows of the rounds before."""
         folder = _file_in_folder(self._given, view, "tensorboard", "TensorBoardLogger")
         self._writers = {seed: open_event_writer(folder / f"seed-{seed}") for seed in view.experiment.seeds}
+        for seed, writer in self._writers.items():
+            write_hyper_parameters(writer, experiment_to_dict(view.experiment), seed)
         self._write(view.history, view)
 
     def on_evaluation(self, view: TrainingView) -> None:

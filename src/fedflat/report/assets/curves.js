@@ -55,12 +55,24 @@ function bundle(lines, soft, step) {
   };
 }
 
-/** ✖ where a run's loss stopped being finite. */
-function losses(lines, soft) {
+/** Where a scale is cut off, so that the numbers of diverged runs do not flatten all others; {} if they do not. */
+function cutOff(chart, lines) {
+  const [kept, lost] = [false, true].map(diverged => lines.filter(line => line.run >= 0 && !!RUNS[line.run].diverged === diverged));
+  if (chart.y.form === "percent" || chart.y.log || !kept.length) return {};
+  const known = (group, keys) => group.flatMap(line => keys.flatMap(key => line[key])).filter(value => value !== null);
+  const values = known(kept, ["y", "low", "high"]), [low, high] = [least(values), -least(values.map(value => -value))], room = high - low || 1;
+  if (known(lost, ["y"]).every(value => value <= high + 3 * room && value >= low - 3 * room)) return {};
+  return { clipmin: low - .06 * room, clipmax: high + .06 * room };
+}
+const least = values => values.reduce((a, b) => Math.min(a, b), Infinity);
+
+/** ✖ where a run's loss stopped being finite, or at the edge where the scale is cut off. */
+function losses(lines, soft, { clipmin = -Infinity, clipmax = Infinity }) {
   const lost = lines.filter(line => line.lost && line.lost[1] !== null);
-  const at = line => { const n = line.x.indexOf(line.lost[0]); return n < 0 ? line.lost[1] : soft(line.y)[n]; };
+  const height = line => { const n = line.x.indexOf(line.lost[0]); return n < 0 ? line.lost[1] : soft(line.y)[n]; };
+  const at = line => Math.max(clipmin, Math.min(clipmax, height(line)));
   return lost.length ? [{
-    x: lost.map(line => line.lost[0]), y: lost.map(at), text: lost.map(line => `${plain(line.name)} diverged`), meta: "lost", mode: "markers",
+    x: lost.map(line => line.lost[0]), y: lost.map(at), text: lost.map(line => `${plain(line.name)} diverged`), meta: "lost", mode: "markers", cliponaxis: false,
     hovertemplate: "%{text}<extra></extra>", showlegend: false,
     marker: { symbol: "x", size: 12, color: lost.map(line => colour(line.run)), line: { width: 1.5, color: colours().paper } },
   }] : [];
@@ -112,7 +124,7 @@ function chosenLines(chart) {
 }
 
 function curves(chart, state, theme) {
-  const lines = chosenLines(chart), many = lines.length > MANY, zoom = state.zoom || {};
+  const lines = chosenLines(chart), many = lines.length > MANY, zoom = state.zoom || {}, cut = cutOff(chart, lines);
   const single = many ? lines.filter(line => line.run < 0 || view.pinned.has(RUNS[line.run].id)) : lines;
   const bundles = many ? [...Map.groupBy(lines.filter(line => !single.includes(line)), line => colour(line.run)).values()] : [];
   const soft = values => state.beta ? average(values, state.beta) : values;
@@ -126,11 +138,11 @@ function curves(chart, state, theme) {
     ...(state.beta && !many ? single.filter(line => !line.marks).map(line => faint(line, line.y, "raw")) : []),
     ...seeds,
     ...single.map(line => stroke(line, soft)),
-    ...losses(lines, soft),
+    ...losses(lines, soft, cut),
   ];
   const hovermode = lines.length > FEW || lines.some(line => line.marks) ? "closest" : "x unified";
   const x = chart.x.form === "round" && XS[view.x] || chart.x;
   return [{ data, bundles, layout: frame(theme, {
-    hovermode, annotations: neverFinite(lines), xaxis: axis(x, theme, xs, zoom[view.x]), yaxis: axis(chart.y, theme, ys, zoom.y),
+    hovermode, annotations: neverFinite(lines), xaxis: axis(x, theme, xs, zoom[view.x]), yaxis: { ...axis(chart.y, theme, ys, zoom.y), autorangeoptions: cut },
   }) }];
 }

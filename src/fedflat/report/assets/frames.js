@@ -32,11 +32,12 @@ function colours() {
   return colours.found;
 }
 
-/** Label only powers of ten if a logarithmic axis spans several. */
+/** Label only powers of ten if a logarithmic axis spans several, else 1, 2, 5, 10 and so on if it spans one. */
 function decades(values) {
   const logs = values.filter(v => v > 0).map(Math.log10);
   const span = Math.max(...logs) - Math.min(...logs);
-  return span > 1.5 ? { dtick: Math.ceil(span / 6), tickformat: "", exponentformat: "power" } : {};
+  if (span > .7 && span <= 2.5) return { dtick: "D2" };
+  return span > 2.5 ? { dtick: Math.ceil(span / 6), tickformat: "", exponentformat: "power" } : {};
 }
 
 /** Plotly's settings of an Axis of charts.py; `range` is what the reader has zoomed to, if anything. */

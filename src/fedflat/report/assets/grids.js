@@ -10,6 +10,9 @@ const chosenPanels = chart => [...chart.grids.keys()].filter(n => chart.grids[n]
 /** Names instead of numbers along an axis. */
 const named = names => names.length ? { tickvals: [...names.keys()], ticktext: names.map(plain), dtick: undefined, tickformat: "" } : {};
 
+/** Whether rows and columns are the same things; such a matrix begins at the top. */
+const isMatrix = grid => grid.x_names.length && grid.x_names.join() === grid.y_names.join();
+
 function heat(chart, theme) {
   const colorbar = { thickness: 10, outlinewidth: 0, title: { text: plain(chart.z.label), side: "right" }, ...FORMS[chart.z.form] };
   const bare = { showgrid: false, zeroline: false };
@@ -23,7 +26,7 @@ function heat(chart, theme) {
     }],
     layout: frame(theme, {
       xaxis: { ...axis(chart.x, theme), ...bare, ...named(grid.x_names) },
-      yaxis: { ...axis(chart.y, theme), ...bare, dtick: grid.y.length <= 12 ? 1 : undefined, ...named(grid.y_names) },
+      yaxis: { ...axis(chart.y, theme), ...bare, dtick: grid.y.length <= 12 ? 1 : undefined, ...named(grid.y_names), ...(isMatrix(grid) ? { autorange: "reversed" } : {}) },
     }),
   }));
 }

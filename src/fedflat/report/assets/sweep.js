@@ -5,11 +5,13 @@ const metricLabel = key => key === "last" ? `${metricName()}, last 10 %` : `fina
 const mean = values => values.reduce((a, b) => a + b, 0) / values.length;
 const spread = values => values.length < 2 ? 0 : Math.sqrt(values.reduce((sum, v) => sum + (v - mean(values)) ** 2, 0) / (values.length - 1));
 
-/** The settings that a sweep can be over: those with several values among finished runs, numbers first. */
+/** The settings that a sweep can be over: those in which finished runs of one method differ, numbers first, and the method. */
 function sweepSettings() {
   const numeric = values => values.every(value => typeof value === "number" || value === undefined) ? 0 : 1;
-  const left = new Set(["seeds", "engine", "device", "precision", "threads"]);
-  return Object.entries(differing(RUNS.filter(run => run.final.length))).filter(([key]) => !left.has(key))
+  const left = new Set(["seeds", "engine", "device", "precision", "threads"]), finished = RUNS.filter(run => run.final.length);
+  const methods = [...Map.groupBy(finished, run => run.settings.method).values()].map(differing), swept = key => !left.has(key) && methods.some(found => key in found);
+  const found = Object.entries(differing(finished)), some = found.some(([key]) => swept(key));
+  return found.filter(([key]) => swept(key) || (some && key === "method"))
     .sort(([, a], [, b]) => numeric(a) - numeric(b)).map(([key]) => key);
 }
 
@@ -68,8 +70,8 @@ function sweepParallel(metric, theme) {
   const dimension = key => {
     const values = runs.map(run => run.settings[key]), label = plain(key.replaceAll("_", " "));
     if (values.every(value => typeof value === "number")) return { label, values };
-    const names = [...new Set(values.map(String))].sort(natural);
-    return { label, values: values.map(value => names.indexOf(String(value))), tickvals: [...names.keys()], ticktext: names };
+    const text = value => String(value ?? "–"), names = [...new Set(values.map(text))].sort(natural);
+    return { label, values: values.map(value => names.indexOf(text(value))), tickvals: [...names.keys()], ticktext: names };
   };
   const data = [{
     type: "parcoords", line: { color: scores, colorscale: even(isDark() ? SEQUENCE.dark : SEQUENCE.light) },
