@@ -219,6 +219,13 @@ def test_what_may_be_infinite() -> None:
         parse_method("dpfedavg:clip=0")
 
 
+def test_a_hyper_parameter_of_a_wrapper_behind_the_wrapped_method() -> None:
+    problem = r"method compress\+fedavg:bits=4: bits is a hyper-parameter of compress; write compress:bits=4\+fedavg"
+    with pytest.raises(UserError, match=problem):
+        parse_method("compress+fedavg:bits=4")
+    parse_method("fedavgm+fedgloss:beta=5")  # both have a beta: it is the wrapped method's
+
+
 def test_folders_that_cannot_be_used(tmp_path: Path, capsys) -> None:
     (tmp_path / "file").write_text("mine")
     for out, problem in [("file", "is a file"), ("file/below", "file/below")]:

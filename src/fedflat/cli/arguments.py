@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
@@ -130,12 +130,29 @@ def parse_method(spec: str) -> Method:
         raise _method_error(spec, f"name a method after the +, for example {name}+fedsol")
     if inner and "inner" not in own:
         raise _method_error(spec, f"{name} cannot be put around another method; see fedflat methods")
+    check_places(name, own, inner)
     method = cls(**values, **({"inner": parse_method(inner)} if inner else {}))
     try:
         check(method)
     except UserError as error:
         raise _method_error(spec, error) from None
     return method
+
+
+def check_places(wrapper: str, own: Iterable[str], inner: str) -> None:
+    """Raise UserError if a hyper-parameter of a wrapper is written behind the wrapped method: compress+fedavg:bits=4.
+
+    Args:
+        wrapper: the name before the +.
+        own: the wrapper's hyper-parameters.
+        inner: what follows the +.
+    """
+    name, pairs = split_method(inner.partition("+")[0])
+    for pair in filter(None, pairs.split(",")):
+        key = pair.partition("=")[0].replace("-", "_")
+        if key in own and key not in {f.name for f in dataclasses.fields(METHODS.find(name))}:
+            problem = f"{key} is a hyper-parameter of {wrapper}; write {wrapper}:{pair}+{name}"
+            raise _method_error(f"{wrapper}+{inner}", problem)
 
 
 def _method_error(spec: str, problem: str | UserError) -> UserError:
