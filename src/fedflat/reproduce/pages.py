@@ -63,8 +63,8 @@ ALPHA = """α in the name of a cell follows one of
 """
 COUNTS = """## Summary
 
-How many cells of each table were run, and their verdicts, on the original images only. A table can have several
-variants:
+How many cells of each table were run, and their verdicts. Only runs on the original images count here. Cells that were
+trained only on copies of CIFAR-10 that had been saved as JPEG are in an appendix. A table can have several variants:
 
 - `paper`: the settings that the paper's text gives.
 - `authors`: all settings that we believe produced the printed numbers.
