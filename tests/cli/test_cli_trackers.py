@@ -52,6 +52,7 @@ def test_events_are_written_while_a_run_trains(tmp_path: Path) -> None:
     def losses(folder: Path) -> list[float]:
         events = EventAccumulator(str(folder / "tensorboard" / "seed-0"))
         events.Reload()
+        assert "_hparams_/session_start_info" in events.PluginTagToContent("hparams")
         return [event.value for event in events.Scalars("test/loss")]
 
     seen: list[int] = []

@@ -171,6 +171,34 @@ def test_probes_that_measured_once_are_in_a_table(browser: webdriver.Chrome, mak
     assert figures == ["probe-norm-model"]
 
 
+def test_probes_of_single_clients(browser: webdriver.Chrome, make_run: MakeRun, tmp_path: Path) -> None:
+    probes = {
+        "clients.accuracy": [0.9, 0.1, 0.5],
+        "clients.worst": 0.1,
+        "sharpness.lambda1": 7.0,
+        "alignment.cosine": 0.2,
+    }
+    lists = {"class-forgetting.client": [4.0, 7.0], "class-forgetting.forgotten": [0.1, 0.2, None, -0.4]}
+    runs = [make_run(name, [0.5, 0.6], less=0.0, probes=probes | lists) for name in "ab"]
+    for run in runs:  # the second seed of synthetic probes is 1 more
+        rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        rows = [row | {"probes": probes | lists} for row in rows]
+        (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert main(["report", *map(str, runs), "--out", str(tmp_path / "page.html")]) == 0
+    visit(browser, tmp_path / "page.html")
+    drawn = (
+        "return document.querySelector('#' + arguments[0] + ' .plot').data.filter(t => t.meta !== undefined || t.z)[0]"
+    )
+    assert browser.execute_script(drawn, "client-accuracy")["y"] == [0.1, 0.5, 0.9], "worst to best"
+    forgotten = browser.execute_script(drawn, "class-forgetting")
+    assert (forgotten["x"], forgotten["z"]) == ([4, 7], [[0.1, None], [0.2, -0.4]])
+    assert browser.execute_script(drawn, "probe-sharpness-lambda1")["y"] == [7, 7]
+    assert browser.execute_script(drawn, "probe-alignment-cosine")["y"] == pytest.approx([0.2, 0.2])
+    titles = [title.text for title in browser.find_elements(By.CSS_SELECTOR, "#probes h3")]
+    assert {"Probe: sharpness, λ₁", "Probe: clients, worst tenth", "Which client forgets which class"} <= {*titles}
+    assert errors(browser) == []
+
+
 def test_light_and_dark_follow_the_system_and_the_button(page: webdriver.Chrome) -> None:
     dark = {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
     assert background(page) == "rgb(255, 255, 255)"

@@ -185,6 +185,18 @@ def test_sweep(surfaces: Page) -> None:
     drawn = "return document.querySelectorAll('#sweep .sweep-plot')[arguments[0]].data[0]"
     points = page.execute_script(drawn, 0)
     assert points["x"] == [0.5, 0.5, 0.5, 2, 2]  # the diverged run is left out
+    plot = page.find_element(By.CSS_SELECTOR, "#sweep .sweep-plot")
+    spoken = "accuracy, last 10 % against rho, 5 runs: FedSOL, ρ = 0.5, lr = 0.01 65.0 %; "
+    assert (plot.get_attribute("aria-label") or "").startswith(spoken)
+    sweep_range = "return document.querySelector('#sweep .sweep-plot')._fullLayout.xaxis.range"
+    before = page.execute_script(sweep_range)
+    plot.send_keys("+")
+    wait(page, f"{sweep_range}[0] > {before[0]}")
+    zoomed = page.execute_script(sweep_range)
+    page.execute_script("document.querySelector('#runs li input').click(); drawSweep()")
+    assert page.execute_script(sweep_range) == zoomed
+    assert "zoom" in page.current_url
+    page.execute_script("document.querySelector('#runs li input').click()")
     choose = "const s = document.querySelector(`#sweep [name=${arguments[0]}]`); s.value = arguments[1];"
     page.execute_script(choose + "s.dispatchEvent(new Event('change')); drawAll()", "second", "lr")
     heat = page.execute_script(drawn, 0)
@@ -214,6 +226,15 @@ def test_keys_text_and_numbers_for_readers_without_mouse_or_screen(surfaces: Pag
     head = [cell.text for cell in page.find_elements(By.CSS_SELECTOR, "#loss .numbers th")]
     assert head == ["name", "round", "cross entropy", "low", "high"]
     assert button.get_attribute("aria-expanded") == "true"
+
+
+def test_every_figure_has_a_role_a_text_and_a_table(page: Page) -> None:
+    bare = """return [...document.querySelectorAll('figure')].filter(figure => {
+      const plots = [...figure.querySelectorAll('.panel:not([hidden]) .plot')];
+      return !figure.querySelector('[data-numbers]') || plots.some(plot => plot.getAttribute('role') !== 'img'
+        || plot.tabIndex !== 0 || plot.ariaLabel.length < figure.querySelector('h3').textContent.length + 20);
+    }).map(figure => figure.id)"""
+    assert page.execute_script(bare) == []
 
 
 def test_overlaid_surfaces_share_one_scene(surfaces: Page) -> None:

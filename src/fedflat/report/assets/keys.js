@@ -24,7 +24,7 @@ function showNumbers(chart, button) {
 }
 
 /** Arrows move and + - zoom curves, or turn surfaces; 0 shows everything again. */
-function pressed(chart, plot, event) {
+function pressed(plot, event) {
   const step = { ArrowLeft: [-.1, 0], ArrowRight: [.1, 0], ArrowUp: [0, .1], ArrowDown: [0, -.1] }[event.key], size = { "+": .8, "-": 1.25 }[event.key];
   if (!step && !size && event.key !== "0") return;
   event.preventDefault();

@@ -56,11 +56,7 @@ function drawAll() {
 /** Store what the reader did in a plot: the zoom of curves, and the camera, which all surfaces of a chart share. */
 function remember(chart, plot, change) {
   const state = choices(chart.key), zoom = state.zoom ??= {};
-  const range = name => change[`${name}.range`] || (`${name}.range[0]` in change ? [change[`${name}.range[0]`], change[`${name}.range[1]`]] : null);
-  for (const [name, key] of [["xaxis", view.x], ["yaxis", "y"]]) {
-    if (range(name)) zoom[key] = range(name);
-    if (change[`${name}.autorange`]) delete zoom[key];
-  }
+  storeZoom(zoom, change, view.x);
   if (!chart.lines || !Object.keys(zoom).length) delete state.zoom;
   const camera = change["scene.camera"];
   if (camera && !cameraLocked) {
@@ -149,7 +145,7 @@ function connect(chart) {
   on("[data-save=png]", () => savePicture(chart));
   on("[data-save=csv]", () => saveData(chart));
   on("[data-numbers]", event => showNumbers(chart, event.currentTarget));
-  plots(chart).forEach(plot => plot.addEventListener("keydown", event => pressed(chart, plot, event)));
+  plots(chart).forEach(plot => plot.addEventListener("keydown", event => pressed(plot, event)));
   const change = () => { writeAddress(); draw(chart); };
   if (slider) {
     const name = () => { box.querySelector("output").textContent = state.beta || "off"; };

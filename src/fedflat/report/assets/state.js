@@ -6,6 +6,15 @@ const view = { filter: "", hidden: new Set(), pinned: new Set(), group: "", mean
 /** The choices of one chart, which are stored as they are changed. */
 const choices = key => view.charts[key] ??= {};
 
+/** Take over into `zoom` what the reader zoomed to, as plotly tells it: {[x]: [low, high], y: [low, high]}. */
+function storeZoom(zoom, change, x) {
+  const range = name => change[`${name}.range`] || (`${name}.range[0]` in change ? [change[`${name}.range[0]`], change[`${name}.range[1]`]] : null);
+  for (const [name, key] of [["xaxis", x], ["yaxis", "y"]]) {
+    if (range(name)) zoom[key] = range(name);
+    if (change[`${name}.autorange`]) delete zoom[key];
+  }
+}
+
 /** Read the view from the address. */
 function readAddress() {
   const words = new URLSearchParams(location.hash.slice(1)), list = name => (words.get(name) || "").split(",").filter(Boolean);

@@ -26,11 +26,12 @@ function startSweep() {
     const field = box.querySelector(`[name=${name}]`);
     field.replaceChildren(...options);
     field.value = [...field.options].some(o => o.value === view.sweep[name]) ? view.sweep[name] : first;
-    field.onchange = () => { view.sweep[name] = field.value; follow(); };
+    field.onchange = () => { view.sweep[name] = field.value; delete view.sweep.zoom; follow(); };
   };
   choose("over", keys.map(option), keys[0]);
   choose("second", [new Option("none", ""), ...keys.map(option)], "");
   choose("metric", ["last", "final"].map(key => new Option(metricLabel(key), key)), "last");
+  box.querySelector(".sweep-plot").onkeydown = event => pressed(event.currentTarget, event);
 }
 
 const sweepChoice = name => document.querySelector(`#sweep [name=${name}]`).value;
@@ -38,15 +39,15 @@ const sweepRuns = (...keys) => shownRuns().filter(run => run.final.length && !ru
 
 /** Accuracy against one setting: a point with a bar of one standard deviation for each run, in the run's colour. */
 function sweepPoints(over, metric, theme) {
-  const runs = sweepRuns(over), numeric = runs.every(run => typeof run.settings[over] === "number");
+  const zoom = view.sweep.zoom || {}, runs = sweepRuns(over), numeric = runs.every(run => typeof run.settings[over] === "number");
   const xs = runs.map(run => run.settings[over]), wide = numeric && Math.min(...xs) > 0 && Math.max(...xs) / Math.min(...xs) > 20;
   const data = [{
     x: numeric ? xs : xs.map(String), y: runs.map(run => mean(run[metric])), mode: "markers", text: runs.map(run => plain(run.label)), meta: "sweep",
     error_y: { array: runs.map(run => spread(run[metric])), thickness: 1, width: 3, color: theme.soft },
     marker: { size: 9, color: runs.map(run => colour(RUNS.indexOf(run))) }, hovertemplate: `%{text}: %{y:${inPercent() ? ".2%" : ".4g"}}<extra></extra>`,
   }];
-  const x = axis({ label: over.replaceAll("_", " "), form: "number", log: wide }, theme, numeric ? xs : []);
-  const y = axis({ label: metricLabel(metric), form: inPercent() ? "percent" : "number" }, theme);
+  const x = axis({ label: over.replaceAll("_", " "), form: "number", log: wide }, theme, numeric ? xs : [], zoom.x);
+  const y = axis({ label: metricLabel(metric), form: inPercent() ? "percent" : "number" }, theme, [], zoom.y);
   return { data, layout: frame(theme, { hovermode: "closest", xaxis: numeric ? x : { ...x, type: "category", tickformat: "" }, yaxis: y }) };
 }
 
@@ -80,6 +81,20 @@ function sweepParallel(metric, theme) {
   return { data, layout: frame(theme, { margin: { l: 70, r: 50, t: 50, b: 24 } }) };
 }
 
+/** The sweep in words; the table of results has all its numbers. */
+function describeSweep(over, second, metric) {
+  const runs = sweepRuns(over), form = value => inPercent() ? `${(100 * value).toFixed(1)} %` : value.toPrecision(4);
+  const each = runs.slice(0, FEW).map(run => `${run.label} ${form(mean(run[metric]))}`);
+  return `${metricLabel(metric)} against ${over}${second ? ` and ${second}` : ""}, ${runs.length} runs: ${each.join("; ")}. The table of results has all numbers.`;
+}
+
+/** Store the zoom of the sweep. */
+function rememberSweep(change) {
+  storeZoom(view.sweep.zoom ??= {}, change, "x");
+  if (!Object.keys(view.sweep.zoom).length) delete view.sweep.zoom;
+  writeAddress();
+}
+
 /** Draw the sweep for the current selection. */
 function drawSweep() {
   const box = document.getElementById("sweep");
@@ -87,7 +102,10 @@ function drawSweep() {
   const theme = colours(), [over, second, metric] = ["over", "second", "metric"].map(sweepChoice), [points, parallel] = box.querySelectorAll(".sweep-plot");
   const { data, layout } = second && second !== over ? sweepHeat(over, second, metric, theme) : sweepPoints(over, metric, theme);
   if (points.data && points.data[0].type !== data[0].type) Plotly.purge(points);
+  const isNew = !points.data;
   Plotly.react(points, data, layout, CONFIG);
+  if (isNew) points.on("plotly_relayout", rememberSweep);
+  points.setAttribute("aria-label", describeSweep(over, second, metric));
   if (webgl && sweepRuns().length > 1) {
     const drawn = sweepParallel(metric, theme);
     Plotly.react(parallel, drawn.data, drawn.layout, CONFIG);
