@@ -95,7 +95,7 @@ def to_run_config(experiment: Experiment, federation: FederationOptions) -> dict
     if experiment.probes:
         refuse_probes(experiment.probes)
     if len(experiment.seeds) != 1:
-        raise UserError("seeds", experiment.seeds, "a federation trains one seed; keep one of them in the configuration")
+        raise UserError("seeds", experiment.seeds, "a federation trains one seed; keep one in the configuration")
     for name in ("dataset", "model"):
         if not isinstance(getattr(experiment, name), str):
             raise UserError(name, values[name], "must be given by name in a federation, not as a Python object")
