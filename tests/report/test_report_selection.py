@@ -243,6 +243,13 @@ def test_overlaid_surfaces_share_one_scene(surfaces: Page) -> None:
     data: list[dict[str, Any]] = page.execute_script("return document.querySelector('#landscape .plot').data")
     assert [trace["type"] for trace in data] == ["surface", "surface"]
     assert len({trace["colorscale"][0][1] for trace in data}) == 2
+    assert page.find_element(By.CSS_SELECTOR, "#landscape h4").text == f"{LABELS[0]}, seed 0{LABELS[1]}, seed 0"
+    assert not page.find_element(By.CSS_SELECTOR, "#landscape .scale").is_displayed(), "colours are those of the runs"
+    sizes = "const p = document.querySelector('#landscape .plot'); return [p._fullLayout.width, p.clientWidth]"
+    wait(page, sizes.replace("return [", "return (").replace(", p.cl", " === p.cl").replace("Width]", "Width)"))
+    page.find_element(By.CSS_SELECTOR, "[data-view='3d']").click()
+    assert page.find_element(By.CSS_SELECTOR, "#landscape h4").text == f"{LABELS[0]}, seed 0"
+    page.find_element(By.CSS_SELECTOR, "[data-view=overlay]").click()
     assert page.execute_script("return document.querySelectorAll('#landscape .panel:not([hidden])').length") == 1
 
 

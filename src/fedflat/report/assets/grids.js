@@ -101,9 +101,10 @@ function surface(chart, grid, theme, state, picture) {
   return { data: [relief, ...marked], layout: frame(theme, { margin: { l: 0, r: 0, t: 0, b: 0 }, scene: scene(chart, theme, state, grid) }) };
 }
 
-/** All chosen surfaces in one scene, each in its run's colour. */
+/** All chosen surfaces in one scene, each in its run's colour; the lowest first, since WebGL lays transparent ones over each other in turn. */
 function overlaid(chart, theme, state) {
-  const data = chosenPanels(chart).map(n => chart.grids[n]).map(grid => ({
+  const height = grid => mean(grid.z.flat().filter(z => z !== null)), grids = chosenPanels(chart).map(n => chart.grids[n]);
+  const data = grids.sort((a, b) => height(a) - height(b)).map(grid => ({
     type: "surface", x: grid.x, y: grid.y, z: grid.z.map(row => row.map(z => z > chart.high ? null : z)), showscale: false, opacity: .8,
     name: plain(grid.name), colorscale: [[0, colour(grid.run)], [1, colour(grid.run)]],
     contours: { z: { show: true, ...levels(chart), color: theme.paper, width: 1 } },

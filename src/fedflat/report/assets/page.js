@@ -24,16 +24,18 @@ function draw(chart) {
   due.delete(chart);
   if (chart.lines) legend(chart); // before the plot, which takes the height that the legend leaves
   if (chart.correlated) home(chart).querySelector("figcaption p").textContent = `One point per run and seed. ${correlationText(chosenLines(chart))}`;
-  const boxes = plots(chart);
-  panels(chart).forEach((panel, n) => {
+  if (chart.relief) namePanels(chart);
+  const boxes = plots(chart), drawn = panels(chart);
+  drawn.forEach((panel, n) => { boxes[n].parentElement.hidden = !panel; }); // before any is drawn: the others take the room
+  drawn.forEach((panel, n) => {
     const box = boxes[n];
-    box.parentElement.hidden = !panel;
     if (!panel) return box.data && Plotly.purge(box);
     const fixed = isPrinting() ? { width: box.clientWidth, height: box.clientHeight } : {}; // printing does not wait for plotly's resize
     if (box.data && box.data.length && box.data[0].type !== panel.data[0]?.type) Plotly.purge(box);
     const isNew = !box.data;
     forgetLines(box);
     Plotly.react(box, panel.data, { ...panel.layout, ...fixed }, CONFIG);
+    if (box._fullLayout.width !== box.clientWidth && box.clientWidth && !isPrinting()) Plotly.Plots.resize(box);
     rememberLines(chart, box, panel.bundles);
     if (isNew) box.on("plotly_relayout", change => remember(chart, box, change));
     box.setAttribute("aria-label", describe(chart));
@@ -82,6 +84,16 @@ function legend(chart) {
     button.onclick = () => { toggle([RUNS[line.run]]); home(chart).querySelectorAll(".legend button")[listed.indexOf(line)].focus(); };
     return button;
   }));
+}
+
+/** The names of landscapes; one scene with all surfaces names them with their colours instead of the scale. */
+function namePanels(chart) {
+  const overlay = viewOf(chart) === "overlay", shown = chosenPanels(chart).map(n => chart.grids[n]);
+  home(chart).querySelector(".scale").hidden = overlay;
+  home(chart).querySelectorAll("h4").forEach((head, n) => {
+    head.textContent = overlay ? "" : chart.grids[n].name;
+    if (overlay) shown.forEach(grid => { head.insertAdjacentHTML("beforeend", sample({ run: grid.run, dash: 0 })); head.append(grid.name); });
+  });
 }
 
 /** The colour scale of landscapes, and the buttons for surfaces, contours and one scene with all surfaces. */
@@ -208,4 +220,5 @@ function boot() {
 
 boot();
 themes();
+new ResizeObserver(([{ target }]) => document.documentElement.style.setProperty("--head", `${target.offsetHeight}px`)).observe(document.querySelector("header"));
 if (document.getElementById(view.at)) document.getElementById(view.at).scrollIntoView();

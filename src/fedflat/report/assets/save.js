@@ -38,9 +38,17 @@ async function picture({ data, layout }, size, named) {
   return image;
 }
 
+/** Write names beside each other around a place, each in its colour. */
+function heading(pen, names, middle, y) {
+  const widths = names.map(([name]) => pen.measureText(`${name}   `).width);
+  let x = middle - widths.reduce((a, b) => a + b, 0) / 2;
+  names.forEach(([name, paint], n) => { pen.fillStyle = paint; pen.fillText(name, x, y); x += widths[n]; });
+}
+
 /** Save all panels as one picture at twice the screen's resolution, with their names or a legend. */
 async function savePicture(chart) {
-  const names = chart.grids ? chart.grids.map(grid => viewOf(chart) === "overlay" ? "" : grid.name) : [""];
+  const overlay = chart.relief && viewOf(chart) === "overlay", names = chart.grids ? chart.grids.map(grid => [[grid.name, colours().ink]]) : [[]];
+  if (overlay) names.fill(chosenPanels(chart).map(n => [chart.grids[n].name, colour(chart.grids[n].run)]));
   const kept = panels(chart, true).map((panel, n) => [panel, names[n]]).filter(([panel]) => panel), drawn = kept.map(([panel]) => panel);
   const title = chart.grids ? 26 : 0, columns = Math.min(drawn.length, 3);
   const size = drawn.length > 1 ? { width: 460, height: 380 } : { width: 760, height: 460 };
@@ -49,11 +57,11 @@ async function savePicture(chart) {
   Object.assign(canvas, { width: columns * wide, height: Math.ceil(drawn.length / columns) * high });
   pen.fillStyle = colours().paper;
   pen.fillRect(0, 0, canvas.width, canvas.height);
-  Object.assign(pen, { fillStyle: colours().ink, font: "600 28px system-ui, sans-serif", textAlign: "center" });
+  pen.font = `600 ${overlay ? 20 : 28}px system-ui, sans-serif`;
   for (const [n, panel] of drawn.entries()) {
     const left = wide * (n % columns), top = high * Math.floor(n / columns);
     pen.drawImage(await picture(panel, size, !title && drawn[0].data.length <= 2 * MANY), left, top + 2 * title);
-    if (title) pen.fillText(kept[n][1], left + wide / 2, top + 36);
+    if (title) heading(pen, kept[n][1], left + wide / 2, top + 36);
   }
   save(`${chart.key}.png`, canvas.toDataURL("image/png"));
 }
