@@ -7,8 +7,11 @@ const CAMERA = { eye: { x: 1.72, y: 1.12, z: 1.45 }, center: { x: 0, y: 0, z: -.
 /** The numbers of the panels that the selection shows. */
 const chosenPanels = chart => [...chart.grids.keys()].filter(n => chart.grids[n].run === null || isShown(RUNS[chart.grids[n].run]));
 
+/** A name in lines of about 18 letters, as plotly writes them. */
+const inLines = name => plain(name.replace(/(.{1,18})(\s+|$)/g, "$1\n").trim()).replaceAll("\n", "<br>");
+
 /** Names instead of numbers along an axis. */
-const named = names => names.length ? { tickvals: [...names.keys()], ticktext: names.map(plain), dtick: undefined, tickformat: "" } : {};
+const named = names => names.length ? { tickvals: [...names.keys()], ticktext: names.map(inLines), dtick: undefined, tickformat: "" } : {};
 
 /** Whether rows and columns are the same things; such a matrix begins at the top. */
 const isMatrix = grid => grid.x_names.length && grid.x_names.join() === grid.y_names.join();
