@@ -155,6 +155,16 @@ def test_sweep() -> None:
     assert record["largest_accuracy_gap"] < 0.02
 
 
+def test_precision(tmp_path) -> None:
+    out = tmp_path / "rows.jsonl"
+    words = ["precision.py", "fedavg", "--seeds", "0", "1", "--rounds", "1", "--device", "cpu", "--made-up", "8"]
+    words += ["--out", str(out), "--precisions", "fp32"]
+    run(*words)
+    assert run(*words, "bf16").count("accuracies") == 1  # fp32 is trained already
+    rows = [json.loads(row) for row in out.read_text().splitlines()]
+    assert [(row["precision"], len(row["accuracies"])) for row in rows] == [("fp32", 2), ("bf16", 2)]
+
+
 def test_breakdown() -> None:
     lines = run("breakdown.py", "digits", "--rows", "5").strip().splitlines()
     assert lines[0].startswith("15 steps of 5 lanes, ")
