@@ -11,6 +11,7 @@ from rich.console import Console
 
 from fedflat.cli import main
 from fedflat.errors import UserError
+from fedflat.methods.compression import Compressed
 from fedflat.methods.fedgf import FedGF
 from fedflat.methods.fedsam import FedSAM
 from fedflat.methods.fedsol import FedSOL
@@ -33,6 +34,12 @@ def test_labels_have_what_is_not_the_default_or_differs(make_run: MakeRun) -> No
     runs = [read_stored_run(make_run(str(n), [0.5], method=method)) for n, method in enumerate(methods)]
     expected = ["FedSOL, ρ = 2, all", "FedSOL, ρ = 0.5, head", "FedSAM", "FedAvgM, β = 0.5 + FedSAM", "FedGF"]
     assert run_labels(runs) == expected
+
+
+def test_fedavg_inside_a_wrapper_is_named_only_where_it_is_not_understood(make_run: MakeRun) -> None:
+    methods = [Compressed(bits=4), Compressed(FedSAM()), ServerMomentum()]
+    runs = [read_stored_run(make_run(str(n), [0.5], method=method)) for n, method in enumerate(methods)]
+    assert run_labels(runs) == ["Compressed, bits = 4 + FedAvg", "Compressed + FedSAM", "FedAvgM"]
 
 
 def test_a_method_of_your_own_has_the_name_of_its_class() -> None:

@@ -33,10 +33,14 @@ MethodChain = list[dict[str, Any]]  # a wrapper first, then the method it wraps:
 
 
 def unfold_method(method: Any) -> MethodChain:
-    """Unfold a method of config.yaml and the methods it wraps; FedAvg inside a wrapper is left out."""
+    """Unfold a method of config.yaml and the methods it wraps.
+
+    FedAvg inside a wrapper is left out, but for `compress`, whose name alone does not say what is compressed.
+    """
     outer = {"name": "?", **method} if isinstance(method, Mapping) else {"name": method}
     inner = unfold_method(outer.pop("inner")) if "inner" in outer else []
-    return [outer, *(inner if inner and inner[0]["name"] != "fedavg" else [])]
+    understood = inner and inner[0]["name"] == "fedavg" and outer["name"] != "compress"
+    return [outer, *([] if understood else inner)]
 
 
 def plain_number(value: Any) -> str:
