@@ -5,7 +5,7 @@
 # make audit: known vulnerabilities of the locked packages.   make lock: write the hashes of the lock files anew (needs uv).
 # make docs: the site from docs/, in build/site; fails on a broken link.   make docs-serve: the same while you write.
 # make reference: write docs/reference anew from the code.   make pictures: draw those of docs/methods anew.
-# make wheel: the package as dist/fedflat-VERSION.whl.   make wheel-test: the same, and a run in an environment of its own.
+# make wheel: the package as wheel and source archive in dist/.   make wheel-test: the same, and a run in an environment of its own.
 # make bench: the tables of docs/performance.md that need no GPU, beside Flower and pfl where they can be installed.
 PYTHON ?= python3
 MINUTES ?= 30
@@ -94,8 +94,8 @@ pictures: install
 	$(BIN)/python docs/draw_methods.py
 
 wheel: install
-	rm -rf build/lib build/bdist.* dist
-	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation
 
 # An environment with the wheel and what it needs, and nothing else; outside src, so that the wheel's files are used.
 wheel-test: wheel
