@@ -19,9 +19,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedflat as ff
+from fedflat.cli.tune import parse_space
 from fedflat.runs.checkpoint import load_tensors
 from fedflat.runs.optuna_search import propose_points
 from fedflat.runs.search_space import search_points
+from fedflat.runs.sweep import with_options
 from fedflat.runs.tune import stage_rounds
 
 sys.path.append(str(Path(__file__).parents[1] / "faults"))
@@ -51,7 +53,32 @@ def test_points_are_inside_the_space(low: float, factor: float, log: bool, seed:
     for point in points:
         assert low * 0.999 <= point["rho"] <= low * factor * 1.001
         assert point["shards"] in (1, 2, 3, 4)
+        assert isinstance(point["shards"], int)
         assert point["perturb"] in ("head", "all")
+
+
+@pytest.mark.parametrize("sampler", ["random", "grid"])
+def test_whole_numbers_of_the_command_line_are_values_of_their_options(sampler: str) -> None:
+    space = parse_space(BASE.method, ["local-epochs=1..3", "batch-size=8..64:log", "cohort=2..4", "rho=1..3"])
+    for point in search_points(BASE, space, ff.SearchOptions(trials=30, sampler=sampler)):  # type: ignore[arg-type]
+        with_options(BASE, point).check()
+        assert [type(point[name]) for name in space] == [int, int, int, float]
+
+
+@pytest.mark.parametrize(
+    ("space", "problem"),
+    [
+        ({"rho": ff.SearchRange(2, 1)}, 'rho="2..1": must go from a smaller to a larger number'),
+        ({"lr": ff.SearchRange(0.1, 0.1)}, 'lr="0.1..0.1": must go'),
+        ({"rho": ff.SearchRange(0, 1, log=True)}, 'rho="0..1:log": must begin above 0'),
+        ({"rho": ff.SearchRange(-1, 1)}, "rho=-1: must be at least 0"),
+        ({"local_epochs": ff.SearchRange(1, 3)}, "give SearchRange(low=1, high=3, log=False, whole=True)"),
+    ],
+)
+def test_a_range_that_cannot_be_searched(space: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ff.UserError) as error:
+        search_points(BASE, space, ff.SearchOptions(sampler="optuna"))
+    assert problem in str(error.value)
 
 
 def test_a_logarithmic_range_is_even_in_the_logarithm() -> None:

@@ -58,12 +58,14 @@ def parse_grid(method: Method, words: Sequence[str]) -> dict[str, list[Any]]:
         raise UserError(None, "sweep", "give at least one option with its values, for example lr=0.01,0.03")
     grid: dict[str, list[Any]] = {}
     for word in words:
-        name, equals, values = word.partition("=")
+        name, _, values = word.partition("=")
         key = name.removeprefix("--").replace("-", "_")
-        if not equals or not values:
+        if not key or not values:
             raise UserError(None, word, "must look like name=value,value, for example rho=0.5,1,2")
         if key in grid:
             raise UserError(None, word, f"{name} may be given once")
+        if ".." in values:
+            raise UserError(None, word, "fedflat tune searches ranges; a sweep takes values with commas between them")
         grid[key] = [parse_words(option_type(method, key), [value]) for value in values.split(",")]
     return grid
 

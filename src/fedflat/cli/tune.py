@@ -64,7 +64,7 @@ def parse_space(method: Method, words: Sequence[str]) -> Space:
     for word in words:
         name, _, values = word.partition("=")
         key = name.replace("-", "_")
-        if not values:
+        if not key or not values:
             raise UserError("space", word, "must look like rho=0.1..5, rho=0.1..5:log or rho=0.5,1,2")
         if key in space:
             raise UserError("space", word, f"{name} may be given once")
@@ -78,16 +78,24 @@ def parse_space(method: Method, words: Sequence[str]) -> Space:
 def _range(hint: Any, word: str, text: str) -> SearchRange:
     """Return the range that 0.1..5 or 0.1..5:log describes, for an option of type `hint`."""
     bounds, colon, scale = text.partition(":")
-    try:
-        low, high = (float(bound) for bound in bounds.split(".."))
-    except ValueError:
-        raise UserError("space", word, "must have two numbers around .., for example rho=0.1..5") from None
     kinds = member_types(hint)
     if not {int, float} & set(kinds):
         raise UserError("space", word, "is not a number; give its values with commas between them")
-    if not low < high or (colon and (scale != "log" or low <= 0)):
-        raise UserError("space", word, "must go from a smaller to a larger number; with :log both are more than 0")
-    return SearchRange(low, high, bool(scale), float not in kinds)
+    try:
+        low, high = (_number(bound) for bound in bounds.split(".."))
+    except ValueError:
+        raise UserError("space", word, "must have two numbers around .., for example rho=0.1..5") from None
+    if colon and scale != "log":
+        raise UserError("space", word, "after the numbers may stand :log, and nothing else")
+    return SearchRange(low, high, bool(scale), whole=int in kinds and isinstance(low, int) and isinstance(high, int))
+
+
+def _number(word: str) -> float:
+    """Return a whole number as an int, others as a float; raise ValueError for other words."""
+    number = parse_words(int | float, [word])
+    if isinstance(number, str):
+        raise ValueError(word)
+    return number
 
 
 def _tune_with_bar(experiment: Experiment, space: Space, out: Path, options: SearchOptions, resume: bool) -> TuneResult:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from fedflat.core.random import hash_words, purpose_key, uniform_from
 from fedflat.errors import UserError
-from fedflat.options import Count, Index, Range
+from fedflat.options import Count, Index, Range, member_types, value_problem
 from fedflat.runs.experiment import Experiment
 from fedflat.runs.sweep import AT_ONCE, option_type, point_name
 
@@ -36,7 +36,10 @@ class SearchRange(NamedTuple):
             value = math.exp(math.log(self.low) + share * (math.log(self.high) - math.log(self.low)))
         else:
             value = self.low + share * (self.high - self.low)
-        return min(max(self.low, round(value)), self.high) if self.whole else float(f"{value:.4g}")
+        return round(value) if self.whole else float(f"{value:.4g}")
+
+    def __str__(self) -> str:
+        return f"{self.low:g}..{self.high:g}" + ":log" * self.log
 
 
 Space = Mapping[str, SearchRange | Sequence[Any]]  # by option: a range, or the values themselves
@@ -72,13 +75,28 @@ def search_points(experiment: Experiment, space: Space, options: SearchOptions) 
         options: how to search.
     """
     for name, choices in space.items():
-        if not isinstance(choices, SearchRange) and (isinstance(choices, str) or not choices):
+        hint = option_type(experiment.method, name)
+        if isinstance(choices, SearchRange):
+            _check_range(name, choices, hint)
+        elif isinstance(choices, str) or not choices:
             raise UserError(name, choices, "must be a range or a list of values")
-        option_type(experiment.method, name)
     if options.sampler == "optuna":
         return []
     drawn = _random_points(space, options) if options.sampler == "random" else _grid(space, options.trials)
     return list({point_name(point): point for point in drawn}.values())
+
+
+def _check_range(name: str, choices: SearchRange, hint: Any) -> None:
+    """Raise UserError if a range is empty, or if one of its ends is not a value of the option, whose type is `hint`."""
+    for end in (choices.low, choices.high):
+        if problem := value_problem(hint, end):
+            raise UserError(name, end, problem)
+    if not choices.low < choices.high:
+        raise UserError(name, str(choices), "must go from a smaller to a larger number")
+    if choices.log and choices.low <= 0:
+        raise UserError(name, str(choices), "must begin above 0: the logarithms of its numbers are spread evenly")
+    if not choices.whole and float not in member_types(hint):
+        raise UserError(name, str(choices), f"must be whole numbers; give {choices._replace(whole=True)!r}")
 
 
 def _random_points(space: Space, options: SearchOptions) -> list[dict[str, Any]]:

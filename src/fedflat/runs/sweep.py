@@ -31,6 +31,12 @@ from fedflat.runs.train import Watcher
 from fedflat.runs.train_together import differing_fields, run_together, shared_step
 
 AT_ONCE = 16  # points trained side by side, unless another number is given
+SHARED = {  # what no grid may hold, and what to do instead
+    "method": "fedflat compare trains several methods",
+    "seeds": f"give {mention('seeds', [0, 1])} beside them",
+    "probes": f"give {mention('probes', ['drift'])} beside them",
+    "validation": f"give {mention('validation', 0.1)} beside them",
+}
 Grid = Mapping[str, Sequence[Any]]
 PointCallbacks = Callable[[dict[str, Any]], Sequence[Any]]  # takes the options of a point, returns its callbacks
 
@@ -163,14 +169,14 @@ def option_type(method: Method, name: str) -> Any:
         method: the method, whose hyper-parameters are options too; those of a wrapped method count as well.
         name: the name, such as lr or rho.
     """
-    settings = {f.name for f in dataclasses.fields(Setting)} - {"seeds", "probes", "validation"}
+    settings = {f.name for f in dataclasses.fields(Setting)} - SHARED.keys()
+    if name in SHARED:
+        raise UserError(name, NOT_SHOWN, f"is the same for all points; {SHARED[name]}")
     if name in settings:
         return get_type_hints(Setting, include_extras=True)[name]
     if (found := _method_with(method, name)) is None:
         known = [*settings, *(path.rpartition(".")[2] for path in hyper_parameters(method))]
-        problem = (
-            f"unknown option{near_miss(name, known)}; use one of the method's or one of fedflat run, but not seeds"
-        )
+        problem = f"unknown option{near_miss(name, known)}; use one of the method's or one of fedflat run"
         raise UserError(name, NOT_SHOWN, problem)
     return get_type_hints(type(found), include_extras=True)[name]
 
