@@ -36,13 +36,15 @@ def rounds() -> Iterator[tuple[list[int], dict[int, float]]]:
         yield who, {k: SIZES[k] / sum(SIZES[j] for j in who) for k in who}
 
 
-def fednova() -> Numbers:
-    w = W0
+def fednova(released: bool = False) -> Numbers:
+    w, d = W0, np.zeros((N, 4))
     for who, p in rounds():
-        ends = {k: end(k, w, lambda v: g(k, v)) for k in who}
+        ends = {k: end(k, w, lambda v: g(k, v) - d[k]) for k in who}
+        for k in who if released else []:
+            d[k] = (w - ends[k]) / (LR * STEPS[k])
         tau = sum(p[k] * STEPS[k] for k in who)
         w = w - tau * sum(p[k] * (w - ends[k]) / STEPS[k] for k in who)
-    return {"server.params": w}
+    return {"server.params": w} | ({"clients.d": d} if released else {})
 
 
 def controlled(rho: float) -> Numbers:

@@ -37,6 +37,7 @@ def _adam(m: Array, d: Array) -> Array:
 
 CASES: dict[str, tuple[Method, Callable[[], Numbers]]] = {
     "fednova": (ff.FedNova(), fednova),
+    "fednova-released": (ff.FedNova(gradient="released"), lambda: fednova(released=True)),
     "scaffold": (ff.SCAFFOLD(), lambda: controlled(0.0)),
     "fedgamma": (ff.FedGAMMA(rho=0.2), lambda: controlled(0.2)),
     "feddyn": (ff.FedDyn(dyn_alpha=0.3), lambda: feddyn(0.3, 0.0)),

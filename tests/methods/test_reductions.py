@@ -82,6 +82,7 @@ def test_reduction(special: Method, plain: Method, setting: dict[str, Any]) -> N
         (ff.FedNTD(), ff.FedAvg()),
         (ff.MOON(), ff.FedAvg()),
         (ff.FedNova(), ff.FedAvg()),
+        (ff.FedNova(gradient="released"), ff.FedNova()),
         (ff.SCAFFOLD(), ff.FedAvg()),
         (ff.SCAFFOLD(steps="plain"), ff.SCAFFOLD(steps="momentum")),
         (ff.FedSAM(), ff.FedAvg()),

@@ -11,6 +11,7 @@ from fedflat.methods.running_averages import LocalStatistics, ServerStatistics
 DEFAULTS: dict[str, Method] = {name: cls() for name, cls in ff.METHODS.items()}
 
 VARIANTS: dict[str, Method] = {
+    "fednova:released": ff.FedNova(gradient="released"),
     "scaffold:plain": ff.SCAFFOLD(steps="plain"),
     "feddyn:sam": ff.FedDyn(dyn_alpha=0.1, rho=0.1),
     "fedasam:all": ff.FedASAM(biases=True, eta=0.0),

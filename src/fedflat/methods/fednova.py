@@ -7,17 +7,28 @@ w ← w + τ Σ p_k (w_k − w) / a_k
 
 a_k is the number of steps, corrected for momentum. In FedAvg a client that takes more steps pulls the model further
 towards its own optimum; here all pull equally for equal weights p_k.
+
+With gradient = "released", clients keep d_k = (w − w_k) / (η a_k) of the last time they took part, at first zeros, and
+their direction is ∇f(w_k) − d_k, as in FedSOL's released code.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
+import torch
 from torch import Tensor
 
 from fedflat.core.method import Cohort, Local, Method
-from fedflat.methods.shared import effective_steps
+from fedflat.core.task import Batch, Task
+from fedflat.methods.shared import effective_steps, mean_direction
+
+
+class Client(NamedTuple):
+    """The direction d_k of the client's average step when it last took part, [P]."""
+
+    d: Tensor
 
 
 class Reply(NamedTuple):
@@ -39,10 +50,23 @@ class FedNova(Method):
 }"""
     bookkeeping: ClassVar[tuple[str, ...]] = ("steps",)
 
+    gradient: Literal["plain", "released"] = "plain"
+    """The local gradient (plain), or minus the client's own last mean direction, as in FedSOL's code (released)."""
+
+    def init_client(self, params: Tensor) -> Any:
+        """Return a direction of zeros if directions are subtracted, otherwise nothing."""
+        return Client(torch.zeros_like(params)) if self.gradient == "released" else ()
+
+    def step(self, task: Task, w: Tensor, batch: Batch, msg: Any, client: Any) -> tuple[Tensor, Any]:
+        """Return the gradient, with "released" minus the direction of the client's average step the last time."""
+        g = task.grad(w, batch)
+        return g - client.d if self.gradient == "released" else g, client
+
     def reply(self, w: Tensor, msg: Any, client: Any, local: Local) -> tuple[Reply, Any]:
         """Return the change per effective step and the number of effective steps."""
-        steps = effective_steps(local)
-        return Reply((w - msg.params) / steps, steps), client
+        delta, steps = w - msg.params, effective_steps(local)
+        kept = Client(mean_direction(delta, local, "momentum")) if self.gradient == "released" else client
+        return Reply(delta / steps, steps), kept
 
     def update(self, server: Any, cohort: Cohort) -> Any:
         """Move along the mean change per step, as many steps as the average client took."""

@@ -59,6 +59,7 @@ QUEUE = (
     QueueEntry(("fedsol/table2",), ("cifar10",), "authors"),
     QueueEntry(("flsam/cifar10",)),
     QueueEntry(("fedsol/table2",), ("cifar10",), "authors-mu-0.1"),
+    QueueEntry(("fedsol/table2",), ("cifar10",), "authors-fednova"),
     QueueEntry(("fedsol/table2",), tuple(f"cifar10 {name}" for name in ABOVE), "authors-cutout"),
     QueueEntry(("fedgloss/table3",), ("cnn cifar10 fedgloss*", "cnn cifar10 fedspeed"), "released"),
     QueueEntry(("fedgloss/table3",), CNN10),
