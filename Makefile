@@ -29,8 +29,9 @@ run: install
 test: lint browser $(VENV)/triton
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
 
+# The page about participation shows an ε of dp-accounting, which is installed there.
 test-flower: $(FLOWER)/installed
-	OMP_NUM_THREADS=1 $(FLOWER)/bin/pytest -n 2 --dist loadfile tests/flower
+	OMP_NUM_THREADS=1 $(FLOWER)/bin/pytest -n 2 --dist loadfile tests/flower tests/api/test_docs_participation.py
 
 bench: install
 	-$(MAKE) $(BENCH)/installed

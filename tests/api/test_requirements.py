@@ -29,3 +29,10 @@ def test_what_fedflat_needs_is_locked_apart() -> None:
     needed = {re.split("[<>=]", name)[0].lower() for name in project["dependencies"]}
     assert needed - packages(ROOT / "requirements.lock") == {"torch"}
     assert not packages(ROOT / "requirements.lock") & packages(ROOT / "requirements-dev.lock")
+
+
+def test_the_extras_are_locked_so_that_no_test_of_them_is_skipped() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    needed = {re.split("[<>=]", name)[0].lower() for names in extras.values() for name in names}
+    apart = packages(ROOT / "requirements-flower.lock")
+    assert needed - packages(ROOT / "requirements-dev.lock") == {"flwr", "dp-accounting"} & apart

@@ -79,7 +79,7 @@ def test_a_tracker_that_is_not_installed(tmp_path: Path, monkeypatch, capsys) ->
 
 def test_wandb_offline_holds_the_metrics(tmp_path: Path) -> None:
     pytest.importorskip("wandb", reason="fedflat[wandb] is not installed")
-    environment = {**os.environ, "WANDB_MODE": "offline", "WANDB_SILENT": "true"}
+    environment = {**os.environ, "WANDB_MODE": "offline", "WANDB_SILENT": "true", "WANDB_ERROR_REPORTING": "false"}
     command = [sys.executable, "-m", "fedflat", "run", "fedsol", *SMALL, "--track", "wandb", "--out", str(tmp_path)]
     subprocess.run(command, env=environment, check=True, cwd=tmp_path)
     (file,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
@@ -91,6 +91,7 @@ def test_wandb_offline_holds_the_metrics(tmp_path: Path) -> None:
 
 
 def test_mlflow_holds_the_metrics_of_a_continued_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
     pytest.importorskip("mlflow", reason="fedflat[mlflow] is not installed")
     store = f"sqlite:///{tmp_path}/mlflow.db"
     with pytest.raises(CallbackError):
