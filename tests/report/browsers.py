@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,9 @@ from typing import Any
 import pytest
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
-from selenium.webdriver.support.ui import WebDriverWait
 
 WEBGL = ("--use-gl=angle", "--use-angle=swiftshader", "--enable-unsafe-swiftshader")
+PATIENCE = 100  # seconds: surfaces drawn in software take many on a busy machine; selenium itself gives up after 120
 NO_WEBGL = ("--disable-gpu", "--disable-3d-apis")
 DRAWN = """const plots = [...document.querySelectorAll('.panel:not([hidden]) .plot')];
 return plots.every(plot => plot.querySelector('.main-svg')) && plots.length > 0"""
@@ -36,6 +37,7 @@ def chromium(*arguments: str) -> Iterator[webdriver.Chrome]:
         options.add_argument(argument)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     browser = webdriver.Chrome(options, Service(driver))
+    browser.set_script_timeout(PATIENCE)
     try:
         yield browser
     finally:
@@ -46,7 +48,6 @@ def visit(browser: webdriver.Chrome, page: Path, view: str = "", only: Sequence[
     """Open a page from disk with a view in its address, and wait until its figures, or only some, are drawn."""
     browser.get("about:blank")
     browser.get(page.as_uri() + view)
-    browser.set_script_timeout(120)  # surfaces are slow in software
     if only:
         browser.execute_script(ONLY, only)
     browser.execute_script("drawAll()")
@@ -56,7 +57,16 @@ def visit(browser: webdriver.Chrome, page: Path, view: str = "", only: Sequence[
 
 def wait(browser: webdriver.Chrome, script: str) -> Any:
     """Wait until `script` returns something true, and return that."""
-    return WebDriverWait(browser, 30).until(lambda b: b.execute_script(script))
+    return until(lambda: browser.execute_script(script), script)
+
+
+def until(condition: Callable[[], Any], problem: str) -> Any:
+    """Call `condition` until it returns something true, and return that; fail with `problem` if it never does."""
+    end = time.monotonic() + PATIENCE
+    while not (found := condition()):
+        assert time.monotonic() < end, problem
+        time.sleep(0.02)
+    return found
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import shutil
 import time
 from pathlib import Path
 
-from browsers import errors, fits, phone, visit, wait
+from browsers import errors, fits, phone, until, visit, wait
 from PIL import Image
 from selenium import webdriver
 from selenium.webdriver.common.by import By
@@ -118,11 +118,9 @@ def downloaded(browser: webdriver.Chrome, folder: Path, key: str, kind: str) -> 
     """Click a button and wait for the file it saves."""
     button, path = f"document.querySelector('#{key} [data-save={kind}]')", folder / f"{key}.{kind}"
     browser.execute_script(f"{button}.click()")
-    for _ in range(300):
-        if path.exists() and path.stat().st_size:
-            return path
-        time.sleep(0.1)
-    raise AssertionError(f"{path.name} was not downloaded")
+    until(lambda: path.exists() and path.stat().st_size, f"{path.name} was not downloaded")
+    time.sleep(0.11)  # Chromium drops what a page saves beyond ten files in a second
+    return path
 
 
 def figures_and_their_data_can_be_saved(key: str, browser: webdriver.Chrome, folder: Path) -> None:
