@@ -14,6 +14,7 @@ import io
 import re
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
@@ -24,6 +25,7 @@ import fedflat
 from fedflat.cli import COMMANDS, DATA, FLOWER, flag, main
 from fedflat.cli.arguments import _metavar
 from fedflat.cli.catalogue import describe_method, describe_probe
+from fedflat.core.task import Task
 from fedflat.core.tasks import TASKS
 from fedflat.data.catalogue import DATASETS
 from fedflat.data.load import OWN_KINDS
@@ -32,7 +34,7 @@ from fedflat.engine import ENGINES
 from fedflat.flatness.finished_run import AnalysisSettings
 from fedflat.flatness.measures import MEASUREMENTS, measure_barrier
 from fedflat.methods import METHODS
-from fedflat.models import MODELS
+from fedflat.models import MODELS, TEXT_MODELS
 from fedflat.options import Pattern, Range, member_types, value_words
 from fedflat.probes import PROBES
 from fedflat.runs.config import experiment_to_dict
@@ -53,7 +55,8 @@ OTHER_FILES = {
     "added-seeds/": "seeds that were added later, until they have reached the round of the others",
     "analysis/": "`fedflat analyse`: WHAT.json and WHAT.csv for everything measured",
     "tracking.json": "`--track`: the run's name at the tracker, to go on there",
-    "sweep.json": "`fedflat sweep` and `tune`, in the folder of all points: the points, the best first",
+    "personalise.json": "`fedflat personalise`: the accuracy of every client's personal models",
+    "sweep.json, tune.json": "`fedflat sweep`, `fedflat tune`, in the folder of all points: the points, the best first",
     "clients.jsonl, examples.json": "federations: who took part, and the number of examples that each client declared",
 }
 METRICS = {
@@ -85,6 +88,20 @@ CLIENTS = {
     "norm": "the norm of the reply; null if it is not known or not finite",
     "note": "why the reply does not count, or what else happened; empty otherwise",
     "node": "only in lines about a node that takes no part: Flower's number of it",
+}
+
+CLASSIFICATION = "One class for each sample: targets [B] are classes, outputs [B, classes] are their scores."
+FURTHER_MODULES = {  # names that the pages use and that are not in fedflat itself
+    "fedflat.data.load": ("load_dataset", "list_datasets"),
+    "fedflat.data.prepare": ("prepare_dataset",),
+    "fedflat.data.partition": ("partition_rows", "class_counts", "PARTITIONS"),
+    "fedflat.data.text": ("load_text", "load_sklearn_text"),
+    "fedflat.data.hugging_face": ("load_hugging_face_data",),
+    "fedflat.models.text": ("transformer",),
+    "fedflat.models.layers": ("Dropout",),
+    "fedflat.runs.build": ("build_participation",),
+    "fedflat.runs.read": ("read_trained_run",),
+    "fedflat.flatness": tuple(name for name in fedflat.flatness.__all__ if name != "analyse"),
 }
 
 
@@ -234,18 +251,22 @@ def names_page() -> str:
     """Return the page of everything that is chosen by a name."""
     text = NOTE + "# Names\n\nEverything that an option takes by name, from the registries of the code.\n\n"
     text += "## Methods\n\n" + "".join(map(method_section, METHODS))
-    rows = [[f"`{name}`", first_line(make)] for name, make in MODELS.items()]
-    text += "## Models\n\n`--model NAME` ([models.md](../models.md)).\n\n" + table(["name", "what it is"], rows)
-    rows = [["`digits`", "10", "embedded"]]
+    rows = [[f"`{name}`", first_line(make)] for name, make in (MODELS | TEXT_MODELS).items()]
+    text += (
+        "## Models\n\n`--model NAME`, `auto`, `FILE.py:CLASS` or `hf:FOLDER` ([models.md](../models.md)).\n\n"
+        + table(["name", "what it is"], rows)
+    )
+    rows = [["`digits`", "10", "embedded"], ["`sklearn-text`", "", "embedded; text"]]
     rows += [[f"`{n}`", str(d.classes), "download" if d.files else "by hand"] for n, d in DATASETS.items()]
-    own = ", ".join(f"`{kind}:PATH`" for kind in OWN_KINDS)
+    own = ", ".join(f"`{kind}:PATH`" for kind in [*OWN_KINDS, "hf"])
     text += f"## Data sets\n\n`--dataset NAME`, or {own} or `FILE.py:FUNCTION` ([datasets.md](../datasets.md)).\n\n"
     text += table(["name", "classes", "from"], rows)
     rows = [[f"`{name}`", first_line(part)] for name, part in PARTITIONS.items()]
     text += "## Partitions\n\n`--partition NAME` ([data-partitions.md](../data-partitions.md)).\n\n"
     text += table(["name", "what it does"], rows)
-    rows = [[f"`{name}`", first_line(task), f"`{task.metric}`"] for name, task in TASKS.items()]
-    text += "## Tasks\n\n`--task NAME` ([tasks.md](../tasks.md)).\n\n" + table(
+    learned = {name: CLASSIFICATION if task is Task else first_line(task) for name, task in TASKS.items()}
+    rows = [[f"`{name}`", learned[name], f"`{task.metric}`"] for name, task in TASKS.items()]
+    text += "## Tasks\n\n`--task NAME`, `auto` or `FILE.py:CLASS` ([tasks.md](../tasks.md)).\n\n" + table(
         ["name", "what is learned", "metric"], rows
     )
     probes = [describe_probe(name, probe) for name, probe in PROBES.items()]
@@ -280,7 +301,7 @@ def first_line(documented: Any) -> str:
     """Return the first line of a docstring, without the verb of a function."""
     line = (inspect.getdoc(documented) or "").partition("\n")[0]
     noun = re.sub("^(Return|Measure) ", "", line)
-    return noun[:1].upper() + noun[1:] if noun[:1].isascii() else noun
+    return noun[:1].upper() + noun[1:] if noun[:2].isascii() and noun[:2].isalpha() else noun
 
 
 def result_fields() -> dict[str, str]:
@@ -321,15 +342,37 @@ def run_folder_page() -> str:
 
 def python_page() -> str:
     """Return the page of the public names; mkdocstrings fills in their documentation when the site is built."""
+    names = {f"ff.{name}": module for module, names in fedflat._MODULES.items() for name in names}
+    further = {f"{module}.{name}": module for module, names in FURTHER_MODULES.items() for name in names}
     text = (
-        "# Python\n\nEverything public is in `fedflat`, here `import fedflat as ff`. "
+        "# Python\n\nWhat most programs need is in `fedflat`, here `import fedflat as ff`. "
         "The site shows signatures and docstrings; in Python, `help(ff.Experiment)` does. "
         "Methods such as `ff.FedSOL` are listed under [names](names.md#methods).\n\n"
     )
-    for module, names in fedflat._MODULES.items():
-        for name in names:
-            text += f"## ff.{name}\n\n::: {module}.{name}\n\n"
+    text += names_table(names) + "Further names, in modules of their own:\n\n" + names_table(further)
+    for name, module in (names | further).items():
+        text += f"## {name}\n\n::: {module}.{name.rpartition('.')[2]}\n\n"
     return NOTE + text
+
+
+def names_table(names: Mapping[str, str]) -> str:
+    """Return a table of names with what each is, linked to their sections.
+
+    Args:
+        names: the module of each name.
+    """
+    rows = [
+        [f"[`{name}`](#{name.replace('.', '').lower()})", what_it_is(name, module)] for name, module in names.items()
+    ]
+    return table(["name", "what it is"], rows)
+
+
+def what_it_is(name: str, module: str) -> str:
+    """Return what a public name is: the first line of its docstring, the range of a type, the keys of a dict."""
+    found = getattr(import_module(module), name.rpartition(".")[2])
+    if get_origin(found) is Annotated:
+        return allowed(found)
+    return f"by name: {', '.join(found)}" if type(found) is dict else first_line(found)
 
 
 INDEX = """# Reference

@@ -15,6 +15,9 @@ from safetensors import safe_open
 
 import fedflat as ff
 from fedflat.cli import COMMANDS, main
+from fedflat.data.catalogue import DATASETS
+from fedflat.data.load import OWN_KINDS
+from fedflat.models import MODELS, TEXT_MODELS
 
 DOCS = Path(__file__).parents[2] / "docs"
 ONLY_SOMETIMES = {"privacy", "stopped", "clients_asked_per_round", "clients_replied_per_round", "metric"}
@@ -60,6 +63,23 @@ def test_every_page_is_generated(generator: ModuleType) -> None:
 def test_every_public_name_is_listed() -> None:
     page = (DOCS / "reference" / "python.md").read_text(encoding="utf-8")
     assert sorted(re.findall(r"^## ff\.(\w+)$", page, re.M)) == sorted(ff.__all__)
+
+
+def test_every_name_that_a_page_imports_is_listed() -> None:
+    pages = [*DOCS.parent.glob("*.md"), *DOCS.rglob("*.md")]
+    text = "\n".join(page.read_text(encoding="utf-8") for page in pages)
+    imports = re.findall(r"^from (fedflat\.(?!core|options)[\w.]+) import ([\w, ]+)$", text, re.M)
+    used = {f"{module}.{name}" for module, names in imports for name in names.split(", ")}
+    page = (DOCS / "reference" / "python.md").read_text(encoding="utf-8")
+    assert len(used) > 10
+    assert used <= set(re.findall(r"^## (fedflat\.[\w.]+)$", page, re.M))
+
+
+def test_every_model_and_kind_of_data_is_listed() -> None:
+    assert listed("names.md", "Models") == {*MODELS, *TEXT_MODELS}
+    page = (DOCS / "reference" / "names.md").read_text(encoding="utf-8")
+    assert all(f"`{kind}:PATH`" in page for kind in (*OWN_KINDS, "hf"))
+    assert {"digits", "sklearn-text", *DATASETS} == listed("names.md", "Data sets")
 
 
 def commands_on_the_page() -> list[str]:
