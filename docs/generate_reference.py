@@ -23,8 +23,8 @@ import tyro
 
 import fedflat
 from fedflat.cli import COMMANDS, DATA, FLOWER, flag, main
-from fedflat.cli.arguments import _metavar
 from fedflat.cli.catalogue import describe_method, describe_probe
+from fedflat.cli.tyro_rules import metavar
 from fedflat.core.task import Task
 from fedflat.core.tasks import TASKS
 from fedflat.data.catalogue import DATASETS
@@ -157,7 +157,7 @@ def allowed(hint: Any) -> str:
     limits = [str(limit).removeprefix("must be ").replace(HUGE, "at least 1") for limit in _limits(hint)]
     if hint is bool:
         return "on or off"
-    return ", ".join([_metavar(hint).replace("{", "").replace("}", "").replace(",", ", "), *limits])
+    return ", ".join([metavar(hint).replace("{", "").replace("}", "").replace(",", ", "), *limits])
 
 
 def _limits(hint: Any) -> Iterator[Range | Pattern]:

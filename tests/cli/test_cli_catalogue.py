@@ -37,12 +37,30 @@ def test_every_command_has_help(command: str, capsys) -> None:
     assert f"usage: fedflat {command}" in printed(f"{command} --help", capsys)
 
 
+def test_help_fills_its_lines_and_leaves_out_defaults_that_say_nothing(capsys, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    lines = [line.strip("│ ") for line in printed("run fedlesam --help", capsys).splitlines()]
+    (about_data,) = (line for line in lines if line.startswith("--dataset TEXT"))
+    assert "table:FILE (CSV or parquet), text:PATH" in about_data, "lines are not broken where the source's are"
+    assert not any(words in line for line in lines for words in ("default: )", "default: '')"))
+    kinds = {line.split()[0]: line for line in lines if line.startswith("--")}
+    assert kinds["--init"].endswith("every seed starts there.")
+    assert kinds["--task"].startswith("--task TEXT")
+    assert any("--base {none,scaffold,feddyn}" in line for line in lines)
+    assert "(FedLESAM-D). (default: none)" in " ".join(lines)
+
+
+def test_groups_of_commands_say_what_they_are_for(capsys) -> None:
+    assert "Prepare, list and show data sets." in printed("data --help", capsys)
+    assert "Flower" in printed("flower", capsys).splitlines()[2]
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_help_explains_every_option(name: str, capsys) -> None:
     text = re.sub(r"[│\s]+", " ", printed(f"run {name} --help", capsys))
     own = [f.name for f in dataclasses.fields(METHODS[name]) if f.name != "inner"]
     for option in [*own, *(f.name for f in dataclasses.fields(Setting)), "config", "out", "resume"]:
-        found = re.search(rf"(--no-{flag(option)[2:]}|{flag(option)}) .*?\(default: ", text.replace("_", "-"))
+        found = re.search(rf"(--no-{flag(option)[2:]}|{flag(option)}) .*?( --|╰)", text.replace("_", "-"))
         assert found, option
         assert len(found.group()) > len(option) + 25, f"{option} is not explained"
 

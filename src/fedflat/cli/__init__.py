@@ -15,6 +15,7 @@ from typing import Any
 from fedflat.errors import NOT_SHOWN, UserError, near_miss, shorten, spelled_by
 from fedflat.files import disk_failed
 
+ABOUT = "Federated learning on heterogeneous data with methods that seek flat minima."
 COMMANDS = {
     "run": ("fedflat.cli.train:run_command", "train one method: fedflat run fedsol --rho 2 --rounds 60"),
     "compare": ("fedflat.cli.train:compare_command", "train several methods: fedflat compare fedavg fedsol:rho=2"),
@@ -100,7 +101,7 @@ def flag_spelling(option: str, value: Any) -> str:
 def _run(words: list[str], debug: bool) -> int:
     """Run one command; turn what it raises into a line on stderr and an exit code, or a traceback if `debug`."""
     try:
-        _dispatch("fedflat", COMMANDS, words)
+        _dispatch("fedflat", COMMANDS, words, ABOUT)
         sys.stdout.flush()
     except UserError as error:
         if debug and error.__cause__:
@@ -141,18 +142,18 @@ def _is_out_of_memory(error: Exception) -> bool:
 
 def data_command(words: list[str]) -> None:
     """Run fedflat data COMMAND."""
-    _dispatch("fedflat data", DATA, words)
+    _dispatch("fedflat data", DATA, words, "Prepare, list and show data sets.")
 
 
 def flower_command(words: list[str]) -> None:
     """Run fedflat flower COMMAND."""
-    _dispatch("fedflat flower", FLOWER, words)
+    _dispatch("fedflat flower", FLOWER, words, "Train with clients on machines of their own, with Flower.")
 
 
-def _dispatch(prog: str, commands: Mapping[str, tuple[str, str]], words: list[str]) -> None:
+def _dispatch(prog: str, commands: Mapping[str, tuple[str, str]], words: list[str], about: str) -> None:
     """Import and call the function of the command that the first word names, with the other words."""
     if not words or words[0] in ("-h", "--help"):
-        print(_usage(prog, commands))
+        print(_usage(prog, commands, about))
     elif words[0] == "--version":
         from fedflat import __version__
 
@@ -166,12 +167,10 @@ def _dispatch(prog: str, commands: Mapping[str, tuple[str, str]], words: list[st
         getattr(import_module(module), function)(words[1:])
 
 
-def _usage(prog: str, commands: Mapping[str, tuple[str, str]]) -> str:
+def _usage(prog: str, commands: Mapping[str, tuple[str, str]], about: str) -> str:
     rows = "\n".join(f"  {name:<12} {text}" for name, (_, text) in commands.items())
-    return (
-        f"usage: {prog} COMMAND ...\n\nFederated learning on heterogeneous data with methods that seek flat minima.\n\n"
-        f"{rows}\n\n{prog} COMMAND --help shows the options of a command, --debug the traceback of an error."
-    )
+    end = f"{prog} COMMAND --help shows the options of a command, --debug the traceback of an error."
+    return f"usage: {prog} COMMAND ...\n\n{about}\n\n{rows}\n\n{end}"
 
 
 def _print_error(problem: object, code: int) -> int:

@@ -11,13 +11,14 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 
 from fedflat.cli import flag
+from fedflat.cli.tyro_rules import field_rule, options_rule
 from fedflat.core.method import Method
 from fedflat.errors import UserError, near_miss
 from fedflat.methods import METHODS
-from fedflat.options import Fraction, check, member_types, parse_words, value_words
+from fedflat.options import Fraction, check, parse_words
 from fedflat.runs.experiment import Experiment, Setting
 
 T = TypeVar("T")
@@ -44,7 +45,8 @@ def parse_options(
     if "--" in words:
         raise UserError(None, "--", f"is not needed, options follow without it; see {prog} --help")
     registry = tyro.constructors.ConstructorRegistry()
-    registry.primitive_rule(_field_rule)
+    registry.primitive_rule(field_rule)
+    registry.struct_rule(options_rule)
     markers = (tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff)
     extra = {} if default is None else {"default": default}
     cli: Any = tyro.cli  # its overloads do not know that `default` is of the type of `options`
@@ -66,32 +68,6 @@ def parse_options(
     return values
 
 
-def _field_rule(info: Any) -> Any:
-    """Tell tyro how to show and parse a field. It accepts any words: `check` says what is wrong with them."""
-    import tyro
-
-    if info.type is bool or dataclasses.is_dataclass(info.type):
-        return None
-    return tyro.constructors.PrimitiveConstructorSpec(
-        nargs="*",
-        metavar=_metavar(info.type),
-        instance_from_str=lambda words: parse_words(info.type, words),
-        is_instance=lambda value: True,
-        str_from_instance=value_words,
-    )
-
-
-def _metavar(hint: Any) -> str:
-    """Return what the help shows for a value: FLOAT, {a,b} or INT ..."""
-    if get_origin(hint) is tuple:
-        return _metavar(get_args(hint)[0]) + " ..."
-    shown = [kind for kind in member_types(hint) if kind is not type(None)]
-    if get_origin(hint) is Literal:
-        return "{" + ",".join(map(str, shown)) + "}"
-    names = {str: "TEXT"}
-    return "|".join(names.get(kind, getattr(kind, "__name__", str(kind)).upper()) for kind in shown)
-
-
 def _all_flags(options: Any) -> Iterator[str]:
     """The flags of a dataclass and of those nested in it. A method inside a wrapper has no flags."""
     for field in dataclasses.fields(options):
@@ -101,8 +77,8 @@ def _all_flags(options: Any) -> Iterator[str]:
 
 
 def _text_setting() -> type[Setting]:
-    """Return Setting with text for `dataset` and `model`, which may be objects in Python."""
-    text = [(name, str, getattr(Setting, name)) for name in ("dataset", "model")]
+    """Return Setting with text for `dataset`, `model` and `task`, which may be objects in Python."""
+    text = [(name, str, getattr(Setting, name)) for name in ("dataset", "model", "task")]
     cls = dataclasses.make_dataclass("Setting", text, bases=(Setting,), frozen=True, kw_only=True)
     cls.__doc__ = Setting.__doc__
     return cls
