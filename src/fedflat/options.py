@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
@@ -195,6 +196,8 @@ def value_problem(hint: Any, value: Any) -> str:
     if args:  # a union allows what any of its members allows
         problems = [value_problem(arg, value) for arg in args if arg is not type(None) or value is None]
         return "" if "" in problems else " or ".join([problems[0], *(p.removeprefix("must be ") for p in problems[1:])])
+    if isinstance(value, str | Path) and not _can_be_stored(str(value)):
+        return "has a character that neither a file's name nor a file of text can have"
     return "" if _is_a(hint, value) else f"must be {_TYPE_NAMES.get(hint, hint.__name__)}"
 
 
@@ -210,6 +213,15 @@ _TYPE_NAMES = {
     Path: "a path",
     type(None): "none",
 }
+
+
+def _can_be_stored(text: str) -> bool:
+    """Whether a text has neither the character 0 nor half a character, as "\\ud800" in YAML is."""
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
+    return "\0" not in text
 
 
 def _is_a(hint: Any, value: Any) -> bool:

@@ -168,6 +168,12 @@ FILES = [  # what a YAML file says, and parts of the message
     ("rounds: !!timestamp x", "not valid YAML"),
     ("lr: " + ":".join(["59"] * 200) + ".5", "lr"),
     ("lr: 0x" + "f" * 5000, "lr", "a number of too many digits"),
+    ('client_settings: "\\ud800"', "--client-settings", "character"),
+    ('availability: "a\\0b"', "--availability", "character"),
+    ('dataset: "\\ud800.py:MINE"', "--dataset", "character"),
+    ("dataset: " + "x" * 5000, "File name too long"),
+    ("init: " + "x" * 5000, "File name too long"),
+    ("task: !!set {a, b}", "--task", "must be one of"),
     ("- rounds", "mapping"),
     ("", "mapping"),
     ("dataset: 5", "--dataset 5"),
@@ -188,7 +194,9 @@ def test_yaml(case: tuple[str, ...], tmp_path: Path, capsys) -> None:
     file = tmp_path / "broken.yaml"
     file.write_text(case[0])
     code = main(["run", "fedavg", "--config", str(file), "--out", str(tmp_path / "run")])
-    _refused(code, capsys.readouterr(), case[1:])
+    output = capsys.readouterr()
+    _refused(code, output, case[1:])
+    assert len(output.err) < 1000
     assert not (tmp_path / "run").exists()
 
 

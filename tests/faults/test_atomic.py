@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from fedflat.files import disk_failed, replace_file
 from fedflat.runs.checkpoint import load_tensors, save_tensors
-from fedflat.runs.folder import write_atomically
+from fedflat.runs.folder import RunFolder, write_atomically
 
 OLD, NEW = {"w": torch.zeros(3)}, {"w": torch.ones(500)}
 
@@ -92,6 +92,14 @@ def test_bytes_then_name_then_folder_reach_the_disk(tmp_path: Path, name: str, m
     calls = record(monkeypatch)
     save_tensors(tmp_path / name, NEW) if name.startswith("state") else write_atomically(tmp_path / name, "new")
     assert calls == ["fsync .tmp", f"rename .tmp to {name}", "fsync "], "the last is the folder, which has no suffix"
+
+
+def test_the_names_of_new_folders_reach_the_disk(tmp_path: Path, monkeypatch) -> None:
+    """A run in runs/first/fedavg, of which nothing exists: each of the three folders is named in the one above."""
+    synced: list[Path] = []
+    monkeypatch.setattr("fedflat.runs.folder.sync_folder", synced.append)
+    RunFolder(tmp_path / "runs" / "first" / "fedavg", "rounds: 1", resume=False).close()
+    assert {tmp_path, tmp_path / "runs", tmp_path / "runs" / "first"} <= {*synced}
 
 
 def test_a_disk_that_fails_when_bytes_are_forced_keeps_the_old_file(tmp_path: Path, monkeypatch) -> None:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 from interrupted_run import RUN, SMALL, refused
 
+import fedflat as ff
 from fedflat.cli import main
 from fedflat.errors import UserError
 from fedflat.runs.checkpoint import load_tensors, save_tensors
 from fedflat.runs.config import same_run
 from fedflat.runs.folder import RunFolder
 from fedflat.runs.metrics import read_json_lines
+
+RUN_FILES = ("config.yaml", "metrics.jsonl", "result.json", "checkpoint/state.safetensors", "checkpoint/.lock")
 
 
 def edit(file: Path, old: str, new: str) -> None:
@@ -152,3 +156,29 @@ def test_comments_in_a_folder_without_training(tmp_path: Path) -> None:
 def test_metrics_of_another_program_are_not_emptied(tmp_path: Path, text: str, capsys) -> None:
     (tmp_path / "metrics.jsonl").write_text(text)
     refused(RUN, tmp_path, "holds metrics.jsonl but no config.yaml", capsys)
+
+
+@pytest.mark.parametrize("name", [*RUN_FILES, "analysis/hessian.json"])
+def test_a_pipe_among_the_files_of_a_run(interrupted: Path, name: str, capsys) -> None:
+    """Reading a pipe waits for a writer, and a device such as /dev/zero never ends."""
+    file, out = interrupted / name, str(interrupted)
+    file.parent.mkdir(exist_ok=True)
+    file.unlink(missing_ok=True)
+    os.mkfifo(file)
+    for words in (["run", "--resume", "--out", out], ["report", out], ["analyse", out], ["personalise", out]):
+        capsys.readouterr()
+        assert main(words) == 2
+        assert f"{file}: must be a regular file" in capsys.readouterr().err
+    file.unlink()
+    file.symlink_to("/dev/zero")
+    with pytest.raises(UserError, match="must be a regular file"):
+        ff.load_model(interrupted)
+
+
+def test_a_link_in_place_of_the_lock_empties_no_file(interrupted: Path, tmp_path: Path) -> None:
+    precious, lock = tmp_path / "precious", interrupted / "checkpoint" / ".lock"
+    precious.write_text("mine")
+    lock.unlink()
+    lock.symlink_to(precious)
+    assert main([*RUN, "--out", str(interrupted), "--resume"]) == 0
+    assert precious.read_text() == "mine"

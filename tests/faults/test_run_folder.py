@@ -55,6 +55,8 @@ def test_differences_by_name() -> None:
         "--probes: none in the folder, drift given",
     ]
     assert config_differences("method: fedavg", "method: fedprox")[0].endswith(": fedavg in the folder, fedprox given")
+    first = config_differences("method: {name: fedavg}", "method: {name: fedprox, mu: 0.1}")[0]
+    assert first == "method: fedavg in the folder, fedprox given", "before its hyper-parameters"
     for damaged in ("lr: [", "- lr", ""):
         assert config_differences(damaged, given) == ["its config.yaml cannot be read"]
 

@@ -5,6 +5,7 @@ A command's module is imported when the command is given, so that help and error
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import sys
@@ -50,6 +51,9 @@ DATA = {
 
 
 FLOWER = {"new": ("fedflat.cli.flower:new_app", "write a Flower app: fedflat flower new DIR --config config.yaml")}
+
+
+UNUSABLE_NAMES = (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.ELOOP)  # mistakes in paths that were given
 
 
 INTERRUPTED = {  # what Ctrl-C prints after "interrupted"; run and compare print how to continue
@@ -113,7 +117,8 @@ def _run(words: list[str], debug: bool) -> int:
     except BrokenPipeError:  # the reader ended, as head does; without this, Python's flush at exit would fail again
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
-        return _print_error(error, 1)
+        problem = f"{shorten(error.filename)}: {error.strerror}" if error.filename and error.strerror else error
+        return _print_error(problem, 2 if error.errno in UNUSABLE_NAMES else 1)
     except Exception as error:
         if _is_out_of_memory(error):
             return _print_error("not enough memory; a smaller model, cohort or batch size needs less", 1)

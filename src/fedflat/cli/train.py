@@ -40,7 +40,7 @@ from fedflat.runs.config import (
     same_run,
 )
 from fedflat.runs.experiment import Experiment, Setting
-from fedflat.runs.folder import OtherRunError
+from fedflat.runs.folder import OtherRunError, check_run_files
 from fedflat.runs.result import Result
 from fedflat.runs.stopping import StopAtAccuracy
 from fedflat.runs.trackers import MLflowLogger, TensorBoardLogger, WandbLogger
@@ -252,6 +252,7 @@ def _finished_result(experiment: Experiment, folder: Path, resume: bool) -> Resu
     config, given = folder / "config.yaml", dump_experiment(experiment)
     if not config.exists():
         return None
+    check_run_files(folder)
     if not resume:
         problem = f"already holds {folder.name}; add {mention('resume')} or choose another folder"
         raise UserError("out", folder.parent, problem)
@@ -287,7 +288,7 @@ def _base_experiment(flags: list[str], runs: Iterable[str]) -> Experiment:
     out = _flag_value(flags, "--out") if _has_flag(flags, "--resume") else ""
     for path in (Path(out) / name / "config.yaml" for name in runs if out):
         with suppress(UserError):  # the run's folder is refused with the reason
-            if path.exists():
+            if path.is_file():
                 return load_experiment(path)
     return Experiment()
 

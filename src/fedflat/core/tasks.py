@@ -161,7 +161,7 @@ def find_task(task: Any) -> type[Task]:
     task = load_own_code("task", task) if is_own_code(task) else task
     if isinstance(task, type) and issubclass(task, Task):
         return task
-    if task not in TASKS:
+    if not isinstance(task, str) or task not in TASKS:
         names = ["auto", *TASKS]
         allowed = f"must be one of {', '.join(names)}, or a fedflat.Task of your own, FILE.py:CLASS"
         raise UserError("task", task, f"{allowed}{near_miss(str(task), names)}")

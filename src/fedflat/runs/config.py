@@ -210,7 +210,8 @@ def upgrade_method(data: Any) -> Any:
     values = _upgrade_fedsol(values) if values.get("name") == "fedsol" else values
     cls = METHODS.get(str(values.get("name")))
     fields = dataclasses.fields(cls) if cls else ()
-    return {f.name: f.default for f in fields if f.default is not dataclasses.MISSING} | values
+    defaults = {f.name: f.default for f in fields if f.default is not dataclasses.MISSING}
+    return values | {name: default for name, default in defaults.items() if name not in values}
 
 
 def _upgrade_fedsol(values: dict[str, Any]) -> dict[str, Any]:

@@ -33,6 +33,15 @@ from fedflat.runs.checkpoint import (
 from fedflat.runs.config import MAY_CHANGE, config_differences, growing_options, is_unedited, parse_yaml, same_run
 from fedflat.runs.metrics import read_metrics
 
+RUN_FILES = ("config.yaml", "metrics.jsonl", "result.json", "checkpoint/state.safetensors", "checkpoint/.lock")
+
+
+def check_run_files(folder: Path) -> None:
+    """Raise UserError if a run's file is a folder, a pipe or a device: reading one may never end."""
+    for file in (*(folder / name for name in RUN_FILES), *folder.glob("analysis/*.json")):
+        if file.exists() and not file.is_file():
+            raise UserError(None, file, "must be a regular file; choose another folder")
+
 
 def has_training(folder: Path) -> bool:
     """Return whether a folder holds a run that has trained: metrics, a checkpoint or a result."""
@@ -87,11 +96,13 @@ class RunFolder:
         self._rows: list[Mapping[str, Any]] = []  # what this process has written to metrics.jsonl
         self._written = _identity(self.metrics)
         replaceable, growth = self._has_own_config(), self._growth()
+        new = {path, *(parent for parent in path.parents if not parent.exists())}
         try:
             self.checkpoint.parent.mkdir(parents=True, exist_ok=True)
             self._lock()
             self._remove_leftovers()
-            sync_folder(path.parent)
+            for folder in new:
+                sync_folder(folder.parent)
             self.result.unlink(missing_ok=True)  # of a run that is extended; before its configuration changes
             if replaceable or not self.config_path.exists():
                 write_atomically(self.config_path, config)
@@ -114,6 +125,7 @@ class RunFolder:
         """Raise UserError if the run cannot use this folder; change nothing."""
         if self.path.exists() and not self.path.is_dir():
             raise self._error("is a file, must be a folder")
+        check_run_files(self.path)
         if self.result.exists():
             return self._check_extension(resume)
         if not self.config_path.exists():
@@ -173,7 +185,7 @@ class RunFolder:
 
     def _lock(self) -> None:
         """Raise UserError if another process trains in this folder. The lock ends with the process."""
-        self._lock_file = open(self._lock_path, "w")  # noqa: SIM115
+        self._lock_file = open(self._lock_path, "a")  # noqa: SIM115
         try:
             fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

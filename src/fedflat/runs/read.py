@@ -38,7 +38,7 @@ from fedflat.runs.checkpoint import (
 from fedflat.runs.code_files import changed_files, code_checksums
 from fedflat.runs.config import MAY_GROW, dump_experiment, load_experiment, parse_yaml, same_run
 from fedflat.runs.experiment import Experiment, Setting
-from fedflat.runs.folder import has_training
+from fedflat.runs.folder import check_run_files, has_training
 from fedflat.runs.metrics import is_number, read_metrics
 from fedflat.runs.result import Result
 
@@ -87,6 +87,7 @@ def evaluated_on(runs: Sequence[StoredRun]) -> str:
 
 def read_stored_run(folder: Path) -> StoredRun:
     """Read the folder of a run; raise UserError if it is not one, is damaged or has no metrics yet."""
+    check_run_files(folder)
     config = _read_file(folder / "config.yaml", _parse_config)
     rows = _read_file(folder / "metrics.jsonl", read_metrics)
     result = _read_result(folder, rows) if (folder / "result.json").exists() else None
@@ -170,6 +171,7 @@ def finished_result(folder: Path, experiment: Experiment) -> Result | None:
 
     config.yaml may have been edited since, to extend the run: the configuration in the checkpoint has to agree too.
     """
+    check_run_files(folder)
     config, given = folder / "config.yaml", dump_experiment(experiment)
     if not (folder / "result.json").exists() or not config.exists():
         return None
@@ -211,6 +213,7 @@ class TrainedRun(NamedTuple):
 
 def read_experiment(folder: Path) -> Experiment:
     """Read the experiment of a run; raise UserError if its config.yaml is missing or cannot be used."""
+    check_run_files(folder)
     path = folder / "config.yaml"
     if not path.exists():
         raise UserError(None, folder, "not a run folder (config.yaml is missing)")
@@ -231,6 +234,7 @@ def read_trained_run(folder: Path, experiment: Experiment | None = None, advice:
             the run's in engine, device and precision.
         advice: what to do if the data or the model were Python objects and are not given, for the end of the message.
     """
+    check_run_files(folder)
     complete = (folder / "result.json").exists()
     if not complete and not has_training(folder):
         raise _run_error(folder, f"holds no run that has trained; train one with fedflat run METHOD --out {folder}")
