@@ -46,22 +46,8 @@ def test_the_blocks_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys:
     scheduled = "run fedavg --clients 5 --cohort 5 --availability schedule.csv --model mlp --local-epochs 1 --rounds 3"
     assert main([*scheduled.split(), "--out", "schedule"]) == 0
     assert '"clients_asked_per_round": 2.0' in Path("schedule/result.json").read_text()
-    assert (
-        main(
-            [
-                "run",
-                "fedsol",
-                "--perturb",
-                "all",
-                "--model",
-                "mlp",
-                "--init",
-                "weights.safetensors",
-                "--rounds",
-                "1",
-                "--out",
-                "tuned",
-            ]
-        )
-        == 0
-    )
+    tuned = "run fedsol --perturb all --model mlp --init weights.safetensors --rounds 1 --out tuned"
+    assert main(tuned.split()) == 0
+    (houses,) = (words for words in COMMANDS if "table:houses.csv" in words)
+    assert main([*houses, "--rounds", "1"]) == 0
+    assert '"metric": "mse"' in Path("runs/houses/result.json").read_text()
