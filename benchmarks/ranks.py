@@ -26,7 +26,8 @@ import fedflat
 from fedflat.engine.distributed import Distributed, owner_rank
 from fedflat.engine.lane_packing import assign_ranks
 from fedflat.engine.participation import choose_cohort
-from fedflat.engine.processes import ProcessGroup, find_rank, join_processes
+from fedflat.engine.processes import ProcessGroup, join_processes
+from fedflat.engine.ranks import find_rank
 from fedflat.runs.build import build_run
 from fedflat.runs.training import Training
 

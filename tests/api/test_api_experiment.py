@@ -16,7 +16,7 @@ from torch import nn
 import fedflat as ff
 from fedflat.core.task import Task
 from fedflat.models import build_model
-from fedflat.runs.build import choose_engine
+from fedflat.runs.build_engine import choose_engine
 from fedflat.runs.config import dump_experiment
 
 RNG = np.random.default_rng(0)

@@ -12,7 +12,7 @@ import torch
 from fedflat.cli import main
 from fedflat.cli.arguments import parse_method
 from fedflat.errors import UserError
-from fedflat.runs.build import choose_device
+from fedflat.runs.device import choose_device
 
 FLAGS = [
     ("run", "method first", "fedsol"),

@@ -23,7 +23,8 @@ from fedflat.engine import ENGINES
 from fedflat.engine.aggregation import Aggregation, ClipBound
 from fedflat.engine.attacks import ReplyAttack
 from fedflat.engine.distributed import Distributed
-from fedflat.engine.processes import ProcessGroup, find_rank, join_processes
+from fedflat.engine.processes import ProcessGroup, join_processes
+from fedflat.engine.ranks import find_rank
 from fedflat.engine.rounds import Trial
 from fedflat.methods.fedgloss import FedGloSS
 from fedflat.methods.fednova import FedNova

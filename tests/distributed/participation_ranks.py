@@ -16,7 +16,8 @@ from tiny_participation import METHODS, ROUNDS, everything, participation, train
 
 from fedflat.engine import ENGINES
 from fedflat.engine.distributed import Distributed
-from fedflat.engine.processes import find_rank, join_processes
+from fedflat.engine.processes import join_processes
+from fedflat.engine.ranks import find_rank
 
 CASES = {"everything": everything(), "weighted": participation("weighted")}
 

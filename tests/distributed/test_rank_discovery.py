@@ -16,7 +16,8 @@ sys.path.append(str(Path(__file__).parent))
 from torchrun_processes import launched
 
 from fedflat.cli import main
-from fedflat.engine.processes import Rank, connect_watchdog, find_rank, first_slurm_host
+from fedflat.engine.rank_watchdog import connect_watchdog
+from fedflat.engine.ranks import Rank, find_rank, first_slurm_host
 
 SMALL = ["--rounds", "2", "--cohort", "2", "--local-epochs", "1", "--model", "mlp"]
 

@@ -18,7 +18,8 @@ import tiny_problem as tiny
 from fedflat.engine import ENGINES
 from fedflat.engine.distributed import Distributed
 from fedflat.engine.lane_packing import assign_ranks, makespan
-from fedflat.engine.processes import ProcessGroup, Rank
+from fedflat.engine.processes import ProcessGroup
+from fedflat.engine.ranks import Rank
 from fedflat.methods import METHODS
 
 lengths = st.lists(st.integers(1, 50), min_size=1, max_size=40)

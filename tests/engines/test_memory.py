@@ -127,8 +127,8 @@ def test_states_on_the_host_change_nothing(method, monkeypatch, capsys):
     experiment = fedflat.Experiment(method=method, device="cuda", precision="fp32", rounds=4, eval_every=1, cohort=8)
     on_device = fedflat.run(experiment).history
     estimate = MemoryEstimate(GB, 0, 0, 20 * GB)
-    monkeypatch.setattr("fedflat.runs.build.estimate_memory", lambda *_: estimate)
-    monkeypatch.setattr("fedflat.runs.build.free_gpu_memory", lambda _: 10 * GB)
+    monkeypatch.setattr("fedflat.runs.build_engine.estimate_memory", lambda *_: estimate)
+    monkeypatch.setattr("fedflat.runs.build_engine.free_gpu_memory", lambda _: 10 * GB)
     on_host = fedflat.run(experiment).history
     assert "kept on the host" in capsys.readouterr().err
     assert [row["loss"] for row in on_host] == pytest.approx([row["loss"] for row in on_device], rel=1e-6)

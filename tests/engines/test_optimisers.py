@@ -18,7 +18,7 @@ import fedflat as ff
 from fedflat.cli import main
 from fedflat.core.local_training import local_update, reply_uses_steps
 from fedflat.core.optimiser import Optimiser, optimiser_step
-from fedflat.engine import batched
+from fedflat.engine import lane_training
 from fedflat.engine.rounds import Trial
 from fedflat.errors import UserError
 from fedflat.methods import METHODS
@@ -122,8 +122,8 @@ class Stepping(ff.FedAvg):
 
 def test_a_step_knows_its_number_and_is_traced_once(monkeypatch: pytest.MonkeyPatch) -> None:
     traced: list[int] = []
-    trace = batched.Lanes._trace_step
-    monkeypatch.setattr(batched.Lanes, "_trace_step", lambda *inputs: traced.append(1) or trace(*inputs))
+    trace = lane_training.Lanes._trace_step
+    monkeypatch.setattr(lane_training.Lanes, "_trace_step", lambda *inputs: traced.append(1) or trace(*inputs))
     trained = {engine: tiny.train(Stepping(), engine, momentum=0.0) for engine in ("batched", "sequential")}
     falling = tiny.train(ff.FedAvg(), optimiser=Optimiser(LR, in_round="linear"))
     plain = [trial.server.params for trial in trained["sequential"]]

@@ -15,7 +15,7 @@ import torch
 import fedflat as ff
 from fedflat.core.method import Method, hyper_parameters, with_hyper_parameters
 from fedflat.core.optimiser import Optimiser
-from fedflat.engine import batched
+from fedflat.engine import lane_training
 from fedflat.engine.batched import Batched, takes_lane_values
 from fedflat.engine.rounds import Trial, cohort_jobs, update_servers
 from fedflat.engine.sequential import Sequential, client_batches
@@ -110,9 +110,9 @@ GRID = {"rho": [0.5, 2.0], "lr": [0.01, 0.1], "momentum": [0.0, 0.9]}
 def swept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[ff.SweepPoint], int]:
     """A sweep of eight points, and how many steps were traced for it."""
     traced: list[int] = []
-    out, trace = tmp_path_factory.mktemp("sweep"), batched.Lanes._trace_step
+    out, trace = tmp_path_factory.mktemp("sweep"), lane_training.Lanes._trace_step
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(batched.Lanes, "_trace_step", lambda *inputs: traced.append(1) or trace(*inputs))
+        patch.setattr(lane_training.Lanes, "_trace_step", lambda *inputs: traced.append(1) or trace(*inputs))
         return out, ff.sweep(BASE, GRID, out), len(traced)
 
 

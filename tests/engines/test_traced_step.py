@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from fedflat.engine.batched import trace_operations
+from fedflat.engine.tracing import trace_operations
 
 
 def test_tensors_that_never_change_are_not_copied() -> None:

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from fedflat.engine.batched import trace_operations
 from fedflat.engine.kernels import LaneConv2d, LaneConvPool, lanes, use_lane_ops
 from fedflat.engine.kernels.conv import conv2d, conv_pool2d
+from fedflat.engine.tracing import trace_operations
 from fedflat.models import MODELS
 
 HOW = {

@@ -13,7 +13,8 @@ from torch import Tensor
 from fedflat.core.method import Method
 from fedflat.core.state import state_tensors, tree_map
 from fedflat.core.task import Batch, Task
-from fedflat.engine.batched import Lanes, StepPlan, trace_operations
+from fedflat.engine.lane_training import Lanes, StepPlan
+from fedflat.engine.tracing import trace_operations
 
 
 class Kept(NamedTuple):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import fedflat as ff
-from fedflat.runs.build import _say_once
+from fedflat.runs.build_model import _say_once
 
 PAGE = (Path(__file__).parents[2] / "docs" / "models.md").read_text(encoding="utf-8")
 SMALL: dict[str, Any] = {"rounds": 2, "clients": 4, "cohort": 2, "partition": "iid", "local_epochs": 1}

@@ -12,7 +12,7 @@ from typing import Literal
 
 from fedflat.cli.arguments import parse_options, split_positionals
 from fedflat.cli.outputs import check_file, check_folder, check_writable
-from fedflat.engine.processes import find_rank
+from fedflat.engine.ranks import find_rank
 from fedflat.errors import NOT_SHOWN, UserError, near_miss
 from fedflat.options import Count, Index
 from fedflat.reproduce.cells import TABLES, find_table

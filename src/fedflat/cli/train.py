@@ -23,7 +23,7 @@ from fedflat.cli.catalogue import summary_line
 from fedflat.cli.outputs import output_folder, slug
 from fedflat.core.local_training import example_messages
 from fedflat.core.method import Method
-from fedflat.engine.processes import find_rank
+from fedflat.engine.ranks import find_rank
 from fedflat.engine.sequential import client_batches
 from fedflat.errors import UserError, mention
 from fedflat.methods import METHODS

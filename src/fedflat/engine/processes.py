@@ -1,15 +1,7 @@
-"""The processes of one run, started by torchrun or SLURM.
+"""The processes of one run: they meet, send each other tensors and values, and end together.
 
-Each process has a number, its *rank* (0, 1, …); rank 0 evaluates, prints and writes. This file has three parts:
-
-    Rank, find_rank               which of the processes this one is, read from the launcher's environment variables
-    RankWatchdog                  ends this process when another one dies or fails
-    ProcessGroup, join_processes  broadcasts, sums and messages between the ranks while a run lasts
-
-Why a watchdog: a collective operation may wait for a dead process for ever, whereas the kernel closes the connections
-of a dead process at once, on every host and with every backend. Therefore each rank keeps one connection to rank 0 and
-sends a single byte over it, at its end: DONE after a successful run, FAILED after an error that it has already printed.
-A connection that closes without a byte belonged to a process that was killed.
+`join_processes` connects them while a run lasts, `ProcessGroup` has the broadcasts, sums and messages between ranks.
+Each process knows its rank (ranks.py) and watches the others (rank_watchdog.py).
 
 All ranks go through the same rounds and hold the same server state. Tensors on a GPU are sent with NCCL, tensors on a
 CPU with gloo. A single process uses no network: its sums and broadcasts return what they were given.
@@ -22,9 +14,6 @@ import importlib
 import itertools
 import json
 import os
-import re
-import secrets
-import selectors
 import signal
 import socket
 import sys
@@ -32,222 +21,17 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed import Store
 
+from fedflat.engine.rank_watchdog import RankWatchdog, connect_watchdog
+from fedflat.engine.ranks import Rank, torchrun_restarts
 from fedflat.errors import UserError, mention
-
-LOOPBACK = "127.0.0.1"
-
-
-class Rank(NamedTuple):
-    """One of the processes of a run.
-
-    Args:
-        rank: its number among all processes.
-        size: the number of processes.
-        local_rank: its number among the processes of its own host, which is also the number of its GPU.
-        host: the address at which rank 0 can be reached.
-        port: the port there at which the processes meet.
-        launcher: the program that started the processes, for messages.
-    """
-
-    rank: int = 0
-    size: int = 1
-    local_rank: int = 0
-    host: str = LOOPBACK
-    port: int = 0
-    launcher: str = "this process"
-
-    @property
-    def leads(self) -> bool:
-        """Whether this is rank 0, which evaluates, logs and writes."""
-        return self.rank == 0
-
-
-def find_rank(engine: str) -> Rank:
-    """Return the rank of this process from the environment variables that torchrun or srun set.
-
-    SLURM is only asked if `engine` is "distributed", since the tasks of a job step may be independent runs.
-
-    Args:
-        engine: the experiment's engine. Raises UserError if it does not suit the number of processes.
-    """
-    this_rank = _torchrun_rank() if "RANK" in os.environ and "WORLD_SIZE" in os.environ else Rank()
-    if engine == "distributed" and this_rank.launcher == "this process":
-        this_rank = _slurm_rank()
-    if engine in ("sequential", "batched") and this_rank.size > 1:
-        started = f"trains in one process, {this_rank.launcher} started {this_rank.size}"
-        raise UserError("engine", engine, f"{started}; use " + mention("engine", "auto"))
-    return this_rank
-
-
-def _torchrun_rank() -> Rank:
-    env = os.environ
-    size = int(env["WORLD_SIZE"])
-    one_host = env.get("LOCAL_WORLD_SIZE") == env["WORLD_SIZE"]
-    host = LOOPBACK if one_host else env.get("MASTER_ADDR", LOOPBACK)
-    return Rank(
-        int(env["RANK"]), size, int(env.get("LOCAL_RANK", "0")), host, int(env.get("MASTER_PORT", "29500")), "torchrun"
-    )
-
-
-def _slurm_rank() -> Rank:
-    """Return the rank of a task of a SLURM job step: `srun` sets these variables, a batch script alone does not."""
-    env = os.environ
-    if "SLURM_STEP_NUM_TASKS" not in env:
-        start = "start it with torchrun --nproc-per-node N -m fedflat … or with srun"
-        raise UserError("engine", "distributed", f"{start}; in one process use " + mention("engine", "auto"))
-    one_host = env.get("SLURM_STEP_NUM_NODES") == "1"
-    host = env.get("MASTER_ADDR", LOOPBACK if one_host else first_slurm_host(env["SLURM_STEP_NODELIST"]))
-    step = int(env.get("SLURM_JOB_ID", "0")) + int(env.get("SLURM_STEP_ID", "0"))
-    port = int(env.get("MASTER_PORT", 20_000 + step % 10_000))
-    rank, size, local_rank = (int(env[name]) for name in ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"))
-    return Rank(rank, size, local_rank, host, port, "srun")
-
-
-def first_slurm_host(hosts: str) -> str:
-    """Return the first host of a list in SLURM's notation: node[07-09,12],gpu3 → node07."""
-    return re.sub(r"\[([^],-]*)[^]]*\]", r"\1", hosts).split(",")[0]
-
-
-def torchrun_restarts() -> int:
-    """Return how often torchrun has restarted the processes of this run (torchrun --max-restarts)."""
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
-
-
-DONE, FAILED, KILLED = b".", b"!", b""  # the last byte of a connection; KILLED: it closed without one
-
-
-class RankWatchdog:
-    """Watches the connections to other ranks in a thread, and ends this process when one of them is lost.
-
-    Args:
-        rank: the number of this process.
-        peers: open connections by rank: on rank 0 to all other ranks, on the others to rank 0.
-    """
-
-    def __init__(self, rank: int, peers: Mapping[int, socket.socket]) -> None:
-        self.rank, self.round = rank, 0
-        self._peers, self._failing = dict(peers), False
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        """Tell the peers that this rank is done, and wait until they are done as well."""
-        self._send_last(DONE)
-        self._thread.join()
-
-    def fail(self) -> None:
-        """Tell the peers to end as well. Call it after an error that this rank prints."""
-        self._failing = True
-        self._send_last(FAILED, socket.SHUT_RDWR)  # also wakes the thread
-        self._thread.join()
-
-    def _send_last(self, last: bytes, how: int = socket.SHUT_WR) -> None:
-        for peer in self._peers.values():
-            with suppress(OSError):  # the peer has ended already
-                peer.sendall(last)
-                peer.shutdown(how)
-
-    def _watch(self) -> None:
-        """Read the last byte of every peer; end this process if one of them is not DONE."""
-        with selectors.DefaultSelector() as selector:
-            for rank, peer in self._peers.items():
-                selector.register(peer, selectors.EVENT_READ, rank)
-            while selector.get_map():
-                ended = {key.data: _last_byte(selector, key.fileobj) for key, _ in selector.select()}
-                if self._failing:
-                    return
-                lost = {rank: last for rank, last in ended.items() if last != DONE}
-                if lost:
-                    # name a killed rank first: the failed ones may have failed because of it
-                    rank = min(lost, key=lambda rank: (lost[rank] == FAILED, rank))
-                    self._end_process(rank, lost[rank] == FAILED)
-
-    def _end_process(self, lost: int, failed: bool) -> None:
-        """End this process because rank `lost` was killed or `failed`; one of the remaining ranks prints which."""
-        if self.rank == 0 or (self.rank == 1 and not failed):
-            when = f"in round {self.round}" if self.round else "before the first round"
-            print(
-                f"fedflat: rank {lost} {'failed' if failed else 'died'} {when}; a run with an output folder can "
-                "continue from its last checkpoint (resume it, or start it with torchrun --max-restarts)",
-                file=sys.stderr,
-                flush=True,
-            )
-        self._send_last(FAILED)
-        os._exit(1)  # the main thread may be waiting for the lost rank
-
-
-def _last_byte(selector: selectors.BaseSelector, peer: Any) -> bytes:
-    """Return the last byte of a peer and stop watching it."""
-    selector.unregister(peer)
-    try:
-        return peer.recv(1)
-    except OSError:  # the connection was reset, or the host did not answer for longer than keep-alive allows
-        return KILLED
-
-
-def connect_watchdog(this_rank: Rank, store: Store, seconds: float) -> RankWatchdog:
-    """Connect every rank with rank 0 and start the watchdog of this one.
-
-    Args:
-        this_rank: the rank of this process.
-        store: where rank 0 publishes the port at which it listens, and a secret token.
-        seconds: how long to wait for the other ranks.
-    """
-    if this_rank.leads:
-        return RankWatchdog(0, _accept_ranks(this_rank, store, seconds))
-    port, token = store.get("watchdog").decode().split()
-    peer = socket.create_connection((this_rank.host, int(port)), timeout=seconds)
-    peer.sendall(f"{token} {this_rank.rank:>8}".encode())
-    return RankWatchdog(this_rank.rank, {0: _with_keep_alive(peer)})
-
-
-def _accept_ranks(this_rank: Rank, store: Store, seconds: float) -> dict[int, socket.socket]:
-    """Accept one connection from every other rank; close those that do not send the token."""
-    token, peers = secrets.token_hex(16), dict[int, socket.socket]()
-    with socket.create_server((LOOPBACK if this_rank.host == LOOPBACK else "", 0)) as server:
-        server.settimeout(seconds)
-        store.set("watchdog", f"{server.getsockname()[1]} {token}")
-        while missing := sorted(set(range(1, this_rank.size)) - set(peers)):
-            try:
-                peer = server.accept()[0]
-            except TimeoutError:
-                late = f"rank {missing[0]} did not connect in {seconds:.0f} s"
-                raise UserError("engine", "distributed", late) from None
-            rank = _greeting_rank(peer, token)
-            if rank in missing:
-                peers[rank] = _with_keep_alive(peer)
-            else:
-                peer.close()
-    return peers
-
-
-def _greeting_rank(peer: socket.socket, token: str) -> int:
-    """Read "TOKEN RANK" from a new connection; return the rank, or −1 if the token is wrong."""
-    try:
-        peer.settimeout(10)
-        received, _, rank = peer.recv(len(token) + 9, socket.MSG_WAITALL).decode().partition(" ")
-        return int(rank) if secrets.compare_digest(received, token) else -1
-    except (OSError, ValueError, TypeError):
-        return -1
-
-
-def _with_keep_alive(peer: socket.socket) -> socket.socket:
-    """Turn on TCP keep-alive, so that a host that vanishes is noticed within a minute."""
-    peer.settimeout(None)
-    peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 3)):
-        peer.setsockopt(socket.IPPROTO_TCP, option, value)
-    return peer
-
 
 MEETING_TIMEOUT = timedelta(minutes=5)  # for the processes to find each other; a launcher starts them together
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)  # for a rank that is alive but silent, as others are while rank 0 evaluates

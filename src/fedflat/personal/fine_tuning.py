@@ -31,7 +31,7 @@ from fedflat.methods.running_averages import StatisticsMessage, add_statistics
 from fedflat.options import Epochs, Positive, check, normalised
 from fedflat.personal.knn_per import choose_knn_weight, knn_predictions, label_accuracy, mix_predictions
 from fedflat.progress import LogTicker, counting_bar
-from fedflat.runs.build import choose_engine
+from fedflat.runs.build_engine import choose_engine
 from fedflat.runs.experiment import Experiment
 from fedflat.runs.read import TrainedRun, read_trained_run
 from fedflat.runs.result import mean_std

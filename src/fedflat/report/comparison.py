@@ -11,7 +11,8 @@ from typing import Any
 from fedflat.data.dataset import default_partition
 from fedflat.data.load import load_dataset
 from fedflat.errors import UserError
-from fedflat.runs.build import default_model, table_columns
+from fedflat.runs.build import table_columns
+from fedflat.runs.build_model import default_model
 from fedflat.runs.config import experiment_from_dict
 from fedflat.runs.experiment import DATA_OPTIONS, Setting
 from fedflat.runs.read import StoredRun

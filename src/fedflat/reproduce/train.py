@@ -29,8 +29,8 @@ from fedflat.reproduce.cells import (
 from fedflat.reproduce.final_numbers import Device, accuracy_numbers, final_model_numbers, thinned_curve
 from fedflat.reproduce.results import JPEG, StoredRecord, StoredResults, default_results, write_record
 from fedflat.reproduce.table import TableCell
-from fedflat.runs.build import choose_device
 from fedflat.runs.config import dump_experiment, experiment_to_dict
+from fedflat.runs.device import choose_device
 from fedflat.runs.experiment import Experiment
 from fedflat.runs.read import read_stored_run
 from fedflat.runs.result import Result

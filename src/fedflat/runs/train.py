@@ -12,11 +12,13 @@ from typing import Any
 from fedflat.core.local_training import example_messages
 from fedflat.core.method_check import check_own_method
 from fedflat.engine.memory import explain_out_of_memory
-from fedflat.engine.processes import ProcessGroup, find_rank, join_processes, torchrun_restarts
+from fedflat.engine.processes import ProcessGroup, join_processes
+from fedflat.engine.ranks import find_rank, torchrun_restarts
 from fedflat.engine.sequential import client_batches
 from fedflat.probes import refuse_probes
 from fedflat.runs.advice import print_advice
-from fedflat.runs.build import BuiltRun, build_run, choose_engine
+from fedflat.runs.build import BuiltRun, build_run
+from fedflat.runs.build_engine import choose_engine
 from fedflat.runs.callbacks import CallbackRunner, check_callback
 from fedflat.runs.config import dump_experiment
 from fedflat.runs.experiment import Experiment

@@ -23,17 +23,11 @@ from fedflat.engine.processes import SINGLE_PROCESS
 from fedflat.engine.rounds import ClientStates, CohortJob, Engine, train_cohorts
 from fedflat.errors import NOT_SHOWN, UserError
 from fedflat.options import member_types
-from fedflat.runs.build import (
-    BuiltRun,
-    build_engine,
-    build_run,
-    choose_device,
-    client_state_device,
-    load_run_dataset,
-    partition_clients,
-)
+from fedflat.runs.build import BuiltRun, build_run, load_run_dataset, partition_clients
+from fedflat.runs.build_engine import build_engine, client_state_device
 from fedflat.runs.callbacks import CallbackRunner
 from fedflat.runs.config import dump_experiment, experiment_to_dict, method_to_dict
+from fedflat.runs.device import choose_device
 from fedflat.runs.experiment import Experiment
 from fedflat.runs.folder import RunFolder
 from fedflat.runs.result import Result

@@ -30,7 +30,8 @@ from fedflat.methods import METHODS
 from fedflat.methods.running_averages import with_server_statistics
 from fedflat.own_code import short_own_code
 from fedflat.probes import ProbeRunner
-from fedflat.runs.build import BuiltRun, build_attack, build_engine, client_state_device
+from fedflat.runs.build import BuiltRun, build_attack
+from fedflat.runs.build_engine import build_engine, client_state_device
 from fedflat.runs.checkpoint import trial_tensors
 from fedflat.runs.client_evaluation import evaluate_on_clients
 from fedflat.runs.experiment import Experiment

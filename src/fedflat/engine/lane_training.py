@@ -1,0 +1,253 @@
+"""The lanes of the batched engine: places in a batch of models that train one client after another.
+
+When a client has taken its last local step, the lane's result is stored and the next client is loaded into it. All
+lanes step together, in one call of the local step under torch.func.vmap, so clients of different lengths, and of
+several seeds, share the same lanes.
+
+The vmapped step is traced once into a plain sequence of tensor operations. On a GPU it is then compiled and captured as
+a CUDA graph. For that all tensors of the lanes stay at the same addresses from round to round.
+
+`Lanes` has the tensors and the step, `LaneWork` the clients of one exchange, `StepPlan` the batches of a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from fedflat.core.local_training import LocalState, local_step, start_local_training
+from fedflat.core.method import Method, with_hyper_parameters
+from fedflat.core.state import send_to_device, state_tensors, tree_map
+from fedflat.core.task import Batch, Task
+from fedflat.data.batches import BatchPlan, BatchSource
+from fedflat.engine.lane_packing import LaneSchedule
+from fedflat.engine.rounds import CohortJob
+from fedflat.engine.tracing import WARM_UP_STEPS, capture_cuda_graph, trace_operations
+
+
+class StepPlan(NamedTuple):
+    """The batches of one step of all lanes, and the number of steps that each lane's client took before [lanes].
+
+    In the buffer of all steps of a round both have the time as first axis.
+    """
+
+    samples: BatchPlan
+    step: Tensor
+
+
+class LaneWork(NamedTuple):
+    """The clients of all jobs of one exchange, in one list. Item i is client `clients[i]` of job `job_of[i]`.
+
+    Args:
+        jobs: the jobs, one per trial.
+        job_of: for each item, the number of its job.
+        clients: for each item, the number of its client.
+        states: what the clients keep, stacked over items.
+        messages: the servers' messages, stacked over jobs.
+        numbers: for each item, the numbers of its optimiser, its number of steps and the hyper-parameters that differ
+            between trials [items, 5 + fields].
+    """
+
+    jobs: Sequence[CohortJob]
+    job_of: list[int]
+    clients: list[int]
+    states: Any
+    messages: Any
+    numbers: Tensor
+
+
+class Lanes:
+    """The tensors of all lanes, which stay from round to round, and the step that works on them.
+
+    `carry` is the local state of each lane (model, optimiser's and client's state), `message` the server's message for
+    the client that the lane trains, `numbers` what LaneWork.numbers has for this client; all their tensors have the
+    lanes as first axis.
+
+    Args:
+        method, task, source, fields: what is trained, where batches come from, and the hyper-parameters in `numbers`.
+        lanes: the number of lanes.
+        work, plan: the work and the batches of the first exchange, as examples of shapes and types.
+    """
+
+    def __init__(
+        self,
+        method: Method,
+        task: Task,
+        source: BatchSource,
+        fields: Sequence[str],
+        lanes: int,
+        work: LaneWork,
+        plan: BatchPlan,
+    ) -> None:
+        self.method, self.task, self.source, self.fields = method, task, source, fields
+        self.optimiser = work.jobs[0].optimiser
+        zeros = [0] * lanes
+        self.message, states, self.numbers = (
+            tree_map(lambda t: t[zeros].clone(), part) for part in (work.messages, work.states, work.numbers)
+        )
+        self.carry = start_local_training(self.optimiser, self.message, states)
+        self.carry = self.carry._replace(w=self.carry.w.clone())
+        self._trace_step(StepPlan(BatchPlan(*(t[zeros, 0] for t in plan)), torch.zeros_like(self.numbers[:, 0])))
+        self._capacity = 0
+
+    def _trace_step(self, plan: StepPlan) -> None:
+        """Trace the step; on a GPU compile it as well. Note which tensors of the message the step reads."""
+        inputs, on_gpu = (self.carry, self.message, self.numbers, plan), self.numbers.is_cuda
+        graph = trace_operations(self._step_in_place if on_gpu else self._step, *inputs)
+        first, count = len(state_tensors(self.carry)), len(state_tensors(self.message))
+        placeholders = graph.graph.find_nodes(op="placeholder")[first : first + count]
+        self._message_reads = [bool(node.users) for node in placeholders]
+        self._traced_step: Callable[..., Any] = graph
+        if on_gpu:
+            self._time = torch.zeros(1, dtype=torch.int64, device=self.numbers.device)
+            self._traced_step = torch.compile(graph, fullgraph=True, dynamic=False)
+
+    def _step(self, carry: LocalState, message: Any, numbers: Tensor, plan: StepPlan) -> LocalState:
+        """Take one local step in every lane."""
+
+        def step(state: LocalState, batch: Batch, msg: Any, own: Tensor) -> LocalState:
+            method = with_hyper_parameters(self.method, dict(zip(self.fields, own[5:].unbind(), strict=True)))
+            return local_step(method, self.task, self.optimiser.with_numbers(own[:4]), state, batch, msg)
+
+        batch = self.source.batch(plan.samples)._replace(step=plan.step, steps=numbers[:, 4])
+        return _without_shared_memory(vmap(step)(carry, batch, message, numbers), carry, (message, numbers, plan))
+
+    def _step_in_place(self, carry: LocalState, message: Any, numbers: Tensor, plan: StepPlan) -> None:
+        """Take one local step in every lane and write it over `carry`."""
+        tree_map(torch.Tensor.copy_, carry, self._step(carry, message, numbers, plan))
+
+    def train(self, work: LaneWork, plan: BatchPlan, schedule: LaneSchedule) -> tuple[Tensor, Any]:
+        """Train all items of an exchange.
+
+        Args:
+            work: the items.
+            plan: their batches [items, steps, batch].
+            schedule: which lane trains which item at which time.
+
+        Returns the models at the end of local training [items, P] and what the clients keep, stacked over items.
+        """
+        self._load_plan(plan, schedule)
+        ends = self.carry.w.new_empty(len(work.clients), self.carry.w.shape[1])
+        states = tree_map(torch.clone, work.states)
+        job_of = send_to_device(work.job_of, ends.device)
+        lanes = len(self.carry.w)
+        starting, finished = (_moves_by_time(rows, lanes, ends.device) for rows in (schedule.starts, schedule.ends))
+        for time in range(len(schedule.item) + 1):
+            if time in finished:
+                self._store_items(finished[time], ends, states)
+            if time in starting:
+                self._load_items(starting[time], job_of, work)
+            if time < len(schedule.item):
+                self._run_step(time)
+        return ends, states
+
+    def _load_plan(self, plan: BatchPlan, schedule: LaneSchedule) -> None:
+        """Copy the batches into the buffer [times, lanes, batch] from which the steps read."""
+        device, steps = self.numbers.device, len(schedule.item)
+        item, step = (send_to_device(t, device) for t in (schedule.item, schedule.step))
+        self._reserve_plan(steps, plan)
+        rows = item.clamp(min=0)
+        for buffer, source in zip(self._plan_buffer.samples, plan, strict=True):
+            buffer[:steps] = source[rows, step]
+        self._plan_buffer.step[:steps] = step
+        if device.type == "cuda":
+            self._time.zero_()
+
+    def _reserve_plan(self, steps: int, plan: BatchPlan) -> None:
+        """Make room for the batches of `steps` steps; on a GPU, capture the step again when the buffer is replaced."""
+        if steps <= self._capacity:
+            return
+        self._capacity = max(steps, 2 * self._capacity, WARM_UP_STEPS + 1)
+        lanes, batch = len(self.carry.w), plan.rows.shape[-1]
+        samples = BatchPlan(*(t.new_zeros(self._capacity, lanes, batch) for t in plan))
+        self._plan_buffer = StepPlan(samples, self.numbers.new_zeros(self._capacity, lanes))
+        if self.numbers.is_cuda:
+            self._time.zero_()
+            self._replay_step = capture_cuda_graph(self._step_at_time)
+
+    def _step_at_time(self) -> None:
+        """Take the step at the time that a counter on the GPU shows, and advance the counter."""
+        plan = tree_map(lambda t: t.index_select(0, self._time)[0], self._plan_buffer)
+        self._traced_step(self.carry, self.message, self.numbers, plan)
+        self._time.add_(1)
+
+    def _run_step(self, time: int) -> None:
+        """Take one step in every lane: on a GPU by replaying the CUDA graph, on a CPU by calling the traced step."""
+        if self.numbers.is_cuda:
+            return self._replay_step()
+        plan = tree_map(lambda t: t[time], self._plan_buffer)
+        new = self._traced_step(self.carry, self.message, self.numbers, plan)
+        self.carry = tree_map(torch.Tensor.contiguous, new)  # a constant comes as one element, expanded
+
+    def _store_items(self, move: LaneMoves, ends: Tensor, states: Any) -> None:
+        """Store models of finished items, and what their clients keep."""
+        ends.index_copy_(0, move.items, move.select_lanes(self.carry.w))
+        kept = self.carry.kept(self.optimiser)
+        tree_map(lambda stored, lane: stored.index_copy_(0, move.items, move.select_lanes(lane)), states, kept)
+
+    def _load_items(self, move: LaneMoves, job_of: Tensor, work: LaneWork) -> None:
+        """Load new items into lanes: the message of their trial (as far as steps read it), their state and numbers."""
+
+        def rows(new: Tensor) -> Tensor:
+            return new.expand(len(move.items), *new.shape[1:]) if len(new) == 1 else new[job_of[move.items]]
+
+        pairs = zip(state_tensors(self.message), state_tensors(work.messages), self._message_reads, strict=True)
+        for lane, new, is_read in pairs:
+            if is_read:
+                lane.index_copy_(0, move.lanes, rows(new))
+        self.carry.w.index_copy_(0, move.lanes, rows(work.messages.params))
+        self.numbers.index_copy_(0, move.lanes, work.numbers[move.items])
+        if not self.optimiser.keeps_state:
+            tree_map(lambda lane: lane.index_fill_(0, move.lanes, 0.0), self.carry.moments)
+        kept = self.carry.kept(self.optimiser)
+        tree_map(lambda lane, new: lane.index_copy_(0, move.lanes, new[move.items]), kept, work.states)
+
+
+def _without_shared_memory(new: LocalState, old: LocalState, others: Any) -> LocalState:
+    """Return `new`, with copies of tensors that share memory with another one.
+
+    A method may keep a tensor that it was given, such as the last w, or keep one tensor twice. Written in place over
+    the old state, such tensors would overwrite each other.
+    """
+    taken = {_memory_address(t) for t in [*state_tensors(old), *state_tensors(others)]}
+
+    def copied(t: Tensor, before: Tensor) -> Tensor:
+        address = _memory_address(t)
+        shared = address in taken and address != _memory_address(before)
+        taken.add(address)
+        return t.clone() if shared else t
+
+    return tree_map(copied, new, old)
+
+
+def _memory_address(t: Tensor) -> int:
+    return t.untyped_storage().data_ptr()
+
+
+class LaneMoves(NamedTuple):
+    """Items that are loaded into lanes, or stored from them, at one time: item `items[i]` and lane `lanes[i]`.
+
+    `all_lanes` says that these are all lanes, in order, so that nothing needs to be selected.
+    """
+
+    lanes: Tensor
+    items: Tensor
+    all_lanes: bool
+
+    def select_lanes(self, t: Tensor) -> Tensor:
+        """Return the rows of t [lanes, …] that belong to these lanes."""
+        return t if self.all_lanes else t[self.lanes]
+
+
+def _moves_by_time(rows: np.ndarray, lanes: int, device: torch.device) -> dict[int, LaneMoves]:
+    """Turn rows (time, lane, item) into the moves at each time, sent to the device in one copy."""
+    moved = send_to_device(np.ascontiguousarray(rows[:, 1:].T), device)
+    times, first = np.unique(rows[:, 0], return_index=True)
+    bounds = zip(times.tolist(), first.tolist(), [*first[1:].tolist(), len(rows)], strict=True)
+    every = range(lanes)
+    return {t: LaneMoves(moved[0, a:b], moved[1, a:b], rows[a:b, 1].tolist() == [*every]) for t, a, b in bounds}

@@ -1,0 +1,88 @@
+"""Turns a function of tensors into a plain sequence of tensor operations, and on a GPU into a CUDA graph.
+
+`trace_operations` removes vmap, gradients and Python from a function, and what it computes twice. `capture_cuda_graph`
+records the work of a function on a GPU, so that it is repeated without work for the processor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import takewhile
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
+
+WARM_UP_STEPS = 3  # calls of a function before it is captured as a CUDA graph
+_VIEWS = tuple(getattr(torch.ops.aten, name).default for name in ("view", "_unsafe_view", "expand", "permute"))
+
+
+def trace_operations(function: Callable[..., Any], *inputs: Any) -> torch.fx.GraphModule:
+    """Trace `function` into the plain tensor operations that it does, without vmap, grad and Python.
+
+    Args:
+        function: a function of tensors (or tuples of tensors), which may write into its inputs.
+        inputs: examples of its inputs; the traced function takes inputs of the same shapes.
+    """
+    graph = make_fx(lambda *tensors: function(*tensors), tracing_mode="real")(*inputs)
+    for node in graph.graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default):
+        if node.args[0] is node.args[1]:  # a tensor that never changes would be copied onto itself
+            node.replace_all_uses_with(node.args[0])
+            graph.graph.erase_node(node)
+    _drop_needless_operations(graph.graph)
+    graph.graph.eliminate_dead_code()
+    graph.recompile()
+    return graph
+
+
+def _drop_needless_operations(graph: torch.fx.Graph) -> None:
+    """Do once what is done twice to the same tensors, and drop views that change nothing.
+
+    A convolution and its gradients then share their matrix of patches, or their filters in the order of the kernels
+    (kernels/lanes.py, launch.py). What comes after the first operation that writes stays as it is. Nothing is dropped
+    if an operation writes into anything but the inputs of the graph.
+    """
+    calls = [node for node in graph.nodes if node.op == "call_function"]
+    if any(_writes(node.target) and node.args[0].op != "placeholder" for node in calls):
+        return
+    first: dict[Any, Any] = {}
+    for node in takewhile(lambda node: not _writes(node.target), calls):
+        operation = (node.target, repr(node.args), repr(node.kwargs))
+        kept = first.setdefault(operation, node.args[0] if _is_same_view(node) else node)
+        if kept is not node:
+            node.replace_all_uses_with(kept)
+            graph.erase_node(node)
+
+
+def _is_same_view(node: torch.fx.Node) -> bool:
+    """Return whether a node is a view of a tensor with the shape and the strides that the tensor has."""
+    if node.target not in _VIEWS or not isinstance(node.args[0], torch.fx.Node):
+        return False
+    old, new = node.args[0].meta.get("val"), node.meta.get("val")
+    if not isinstance(old, Tensor) or not isinstance(new, Tensor):
+        return False
+    return old.shape == new.shape and old.stride() == new.stride()
+
+
+def _writes(operation: Any) -> bool:
+    """Return whether an operation changes one of its inputs."""
+    return isinstance(operation, torch._ops.OpOverload) and operation._schema.is_mutable
+
+
+def capture_cuda_graph(function: Callable[[], None]) -> Callable[[], None]:
+    """Capture `function` as a CUDA graph and return a function that replays it.
+
+    Args:
+        function: works on tensors that stay at the same addresses on a GPU; it is called a few times to warm up.
+    """
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(WARM_UP_STEPS):
+            function()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        function()
+    return graph.replay
