@@ -120,7 +120,8 @@ def test_engines(tmp_path):
     out = tmp_path / "engines.json"
     assert "| mlp | 32 | 15 |" in run("engines.py", "--models", "mlp", "--rounds", "1", "--out", str(out))
     (record,) = json.loads(out.read_text())["records"]
-    assert record["wall_gain"] == pytest.approx(record["sequential_wall_s"] / record["batched_wall_s"])
+    assert record["wall_gain"] == pytest.approx(record["loop_wall_s"] / record["batched_wall_s"])
+    assert record["auto"] == "batched"
 
 
 def test_scaling_measures_and_draws(tmp_path):

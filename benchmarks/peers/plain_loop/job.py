@@ -58,13 +58,13 @@ def average(states: list[State], sizes: list[int]) -> State:
 
 
 class Loop:
-    """One job under way."""
+    """One job under way, with a model that starts from the job's first seed."""
 
-    def __init__(self, name: str, job: fedflat.Experiment) -> None:
+    def __init__(self, job: fedflat.Experiment, build_model: Callable[[], nn.Module]) -> None:
         self.job, self.data = job, build_run(job)
         self.device, self.test = self.data.client_data.y.device, self.data.client_data.test()
         torch.manual_seed(job.seeds[0])
-        self.model, self.draw = MODELS[name]().to(self.device), random.Random(job.seeds[0])
+        self.model, self.draw = build_model().to(self.device), random.Random(job.seeds[0])
         constants = (self.data.dataset.mean, self.data.dataset.std)
         self.mean, self.std = (torch.tensor(c, device=self.device).view(-1, 1, 1) for c in constants)
         self.clients = [torch.from_numpy(part).to(self.device) for part in self.data.client_rows]
@@ -99,7 +99,7 @@ class Loop:
 
 def measure(name: str, job: fedflat.Experiment) -> dict[str, object]:
     """Train and time every round."""
-    begin, loop = now(), Loop(name, job)
+    begin, loop = now(), Loop(job, MODELS[name])
     ends, accuracies = [], []
     for round in range(job.rounds):
         loop.play_round(round)
