@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
 import shutil
 
 import numpy as np
@@ -27,7 +28,7 @@ def test_everything_is_measured_and_written(runs, capsys):
     assert main(["analyse", *map(str, runs), *QUICK.split(), "--run-seeds", "3", "--what", *ALL]) == 0
     output = capsys.readouterr()
     assert not output.err, "no bars where there is no terminal"
-    assert all(word in output.out for word in ("avg", "dyn", "λ1/λ5", "LPF", "Δ_F", "barrier", "‖∇F‖"))
+    assert all(word in output.out for word in ("FedAvg", "FedDyn", "λ1/λ5", "LPF", "Δ_F", "barrier", "‖∇F‖"))
     rows = {"hessian": 3, "landscape": 16, "lpf": 2, "discrepancy": 6, "barrier": 10, "path": 4, "spectrum": 401}
     rows |= {"local": 3, "local-landscape": 48}
     for what in ALL:
@@ -42,6 +43,17 @@ def test_everything_is_measured_and_written(runs, capsys):
         assert {row["seed"] for row in table} == {"3"}
     assert not (runs[1] / "analysis" / "barrier.json").exists(), "the barrier leads to the next run"
     assert not list(runs[0].rglob("*.tmp"))
+
+
+def test_the_table_has_the_labels_of_the_report(runs, tmp_path, capsys):
+    shutil.move(runs[1], tmp_path / "a")
+    shutil.copytree(tmp_path / "a", tmp_path / "other" / "a")
+    words = [str(tmp_path / "a"), str(tmp_path / "other" / "a"), str(runs[0])]
+    assert main(["analyse", *words, *QUICK.split(), "--run-seeds", "3", "--what", "lpf"]) == 0
+    output = capsys.readouterr().out
+    assert re.findall(r"│ (Fed\w+)", output) == ["FedDyn", "FedDyn", "FedAvg"]
+    assert f"FedDyn ({tmp_path / 'other' / 'a'})" in output
+    assert "clients" not in output.partition("mean ±")[2], "there is no mean over clients in the table"
 
 
 def test_numbers_are_those_of_the_functions(runs):

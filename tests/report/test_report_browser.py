@@ -199,6 +199,19 @@ def test_probes_of_single_clients(browser: webdriver.Chrome, make_run: MakeRun, 
     assert errors(browser) == []
 
 
+def test_heat_maps_of_a_chart_have_one_axis(browser: webdriver.Chrome, make_run: MakeRun, tmp_path: Path) -> None:
+    for name, rounds in (("long", 4), ("short", 2)):
+        make_run(f"runs/{name}", [0.5] * rounds, probes={"classes.accuracy": [0.1, 0.2]}, less=0.0)
+    assert main(["report", str(tmp_path / "runs"), "--out", str(tmp_path / "page.html")]) == 0
+    visit(browser, tmp_path / "page.html")
+    ranges = (
+        "return [...document.querySelectorAll('#probe-classes-accuracy .plot')].map(p => p._fullLayout.xaxis.range)"
+    )
+    assert browser.execute_script(ranges) == [[0.5, 4.5]] * 2
+    assert browser.execute_script("return commonEnds([{x: [7]}])") == [6.5, 7.5]
+    assert browser.execute_script("return commonEnds([{x: [4, 8]}, {x: [4, 8, 20]}])") == [2, 26]
+
+
 def test_light_and_dark_follow_the_system_and_the_button(page: webdriver.Chrome) -> None:
     dark = {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
     assert background(page) == "rgb(255, 255, 255)"

@@ -99,7 +99,7 @@ def test_probes(make_run: MakeRun) -> None:
     probes = {"drift.local_local": 2.0, "drift.global_local": 1.0, "fedgf.c": 0.5, "fedgf.distance": None}
     found = charts(make_run("a", [0.5, 0.6], probes=probes | {"classes.accuracy": [0.0, None]}), make_run("b", [0.1]))
     drift = curves(found, "probe-drift")
-    assert [(line.name, line.dash) for line in drift] == [("a, local local", 0), ("a, global local", 4)]
+    assert [(line.name, line.dash) for line in drift] == [("a, to each other", 0), ("a, to the global model", 4)]
     assert [line.y for line in drift] == [[2.5, 2.5], [1.5, 1.5]]
     assert curves(found, "probe-fedgf-c")[0].y == [1.0, 1.0]
     assert "probe-fedgf-distance" not in found

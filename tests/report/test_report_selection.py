@@ -14,6 +14,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from synthetic_runs import write_analysis, write_run
 
+import fedflat as ff
 from fedflat.cli import main
 from fedflat.methods.fedsol import FedSOL
 
@@ -178,6 +179,21 @@ def test_differences_between_selected_runs(page: Page) -> None:
     filtered(page, "rho=0.5")
     cells = "return [...document.querySelectorAll('#differences tr')].map(r => [...r.cells].map(c => c.textContent))"
     assert page.execute_script(cells) == [["setting", *LABELS[:3]], ["lr", "0.01", "0.1", "1"]]
+
+
+def test_a_setting_that_is_off_is_no_difference_to_runs_without_it(
+    browser: Page, make_run: Callable[..., Path], tmp_path: Path
+) -> None:
+    for method in (ff.FedAvg(), ff.FedGF()):  # FedGF's static_c is None
+        make_run(f"runs/{type(method).__name__}", [0.5], method=method)
+    assert main(["report", str(tmp_path / "runs"), "--out", str(tmp_path / "page.html")]) == 0
+    visit(browser, tmp_path / "page.html", only=("accuracy",))
+    rows = (
+        "return [...document.querySelectorAll('#differences tbody tr')].map(r => [...r.cells].map(c => c.textContent))"
+    )
+    found = browser.execute_script(rows)
+    assert found[0] == ["method", "fedavg", "fedgf"]
+    assert all(one != other for _, one, other in found)
 
 
 def test_sweep(surfaces: Page) -> None:

@@ -152,7 +152,7 @@ def pareto_charts(runs: Sequence[StoredRun]) -> Iterator[Curves]:
 
 
 def _frontier(points: Sequence[tuple[float, float]], metric: MainMetric) -> ChartLine:
-    """Return the line through the points that no other beats in both cost and metric."""
+    """Return the points that no other beats in both cost and metric."""
     best: list[tuple[float, float]] = []
     for x, y in sorted(points, key=lambda point: (point[0], -metric.score(point[1]))):
         if not best or metric.score(y) > metric.score(best[-1][1]):

@@ -130,9 +130,11 @@ def _draw_lines(axes: Axes, chart: Curves, look: FigureStyle) -> None:
     low, high = scale or (-math.inf, math.inf)
     for line in chart.lines:
         y = np.array(line.y, dtype=float)  # None becomes NaN
-        if line.low:
+        if line.low and not (line.lost and scale):
             axes.fill_between(line.x, line.low, line.high, color=run_colour(line.run), alpha=0.17, linewidth=0)
-        axes.plot(line.x, y, color=run_colour(line.run), label=escape_formulas(line.name), **_line_style(line, look))
+        steps = {"drawstyle": "steps-post"} if chart.frontier and line.run < 0 else {}
+        style = _line_style(line, look) | steps
+        axes.plot(line.x, y, color=run_colour(line.run), label=escape_formulas(line.name), **style)
         if line.lost and line.lost[1] is not None:
             axes.plot(
                 line.lost[0],

@@ -26,6 +26,8 @@ MEASURE_NAMES = {  # of probes, where the key is not a name that readers know
     "worst": "worst tenth",
     "spread": "standard deviation",
     "jain": "Jain's index",
+    "global_local": "to the global model",
+    "local_local": "to each other",
 }
 HOW_TO_READ = {  # second sentence of a probe's caption
     "drift": "The higher a line, the further clients with different data have moved apart within the round.",

@@ -29,10 +29,10 @@ function faint(line, y, meta) {
 }
 
 /** The line itself, or its markers. */
-function stroke(line, soft) {
+function stroke(line, soft, shape) {
   return {
     x: line.x, y: soft(line.y), name: plain(line.name), meta: "line", mode: line.marks ? "markers" : "lines",
-    line: { color: colour(line.run), width: 2, dash: strokes(line, 2) || "solid" },
+    line: { color: colour(line.run), width: 2, dash: strokes(line, 2) || "solid", shape },
     marker: { color: colour(line.run), symbol: symbol(line)[0], size: 8, opacity: .8 },
   };
 }
@@ -133,11 +133,11 @@ function curves(chart, state, theme) {
   const seeds = state.seeds ? single.flatMap(line => Object.values(line.seeds).map(y => faint(line, soft(y), "seed"))) : [];
   const data = [
     ...bundles.map(group => bundle(group, soft, Math.ceil(xs.length / POINTS))),
-    ...single.filter(line => line.low.length && !state.seeds).map(line => band(line, soft)), // before the lines, which they must not cover
+    ...single.filter(line => line.low.length && !state.seeds && !(line.lost && "clipmax" in cut)).map(line => band(line, soft)), // before the lines, which they must not cover
     ...(chart.diagonal ? [diagonal(xs, theme)] : []),
     ...(state.beta && !many ? single.filter(line => !line.marks).map(line => faint(line, line.y, "raw")) : []),
     ...seeds,
-    ...single.map(line => stroke(line, soft)),
+    ...single.map(line => stroke(line, soft, chart.frontier && line.run < 0 ? "hv" : "linear")),
     ...losses(lines, soft, cut),
   ];
   const hovermode = lines.length > FEW || lines.some(line => line.marks) ? "closest" : "x unified";

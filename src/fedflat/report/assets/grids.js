@@ -16,9 +16,15 @@ const named = names => names.length ? { tickvals: [...names.keys()], ticktext: n
 /** Whether rows and columns are the same things; such a matrix begins at the top. */
 const isMatrix = grid => grid.x_names.length && grid.x_names.join() === grid.y_names.join();
 
+/** From the left edge of the first column of any panel to the right edge of the last, so that all panels have one axis. */
+function commonEnds(grids) {
+  const xs = [...new Set(grids.flatMap(grid => grid.x))].sort((a, b) => a - b), [first, second = first + 1] = xs;
+  return [first - (second - first) / 2, xs.at(-1) + (xs.at(-1) - (xs.at(-2) ?? first - 1)) / 2];
+}
+
 function heat(chart, theme) {
   const colorbar = { thickness: 10, outlinewidth: 0, title: { text: plain(chart.z.label), side: "right" }, ...FORMS[chart.z.form] };
-  const bare = { showgrid: false, zeroline: false };
+  const bare = { showgrid: false, zeroline: false }, ends = commonEnds(chart.grids);
   const scale = chart.low < 0 ? [theme.warm, theme.panel, theme.high] : [theme.low, theme.high];
   return chart.grids.map(grid => chart.key === "wins" ? winGrid(grid) : grid.members.length ? selectedRows(grid) : grid).map(grid => ({
     data: [{
@@ -28,7 +34,7 @@ function heat(chart, theme) {
       hovertemplate: `${chart.x.label} %{x}, ${chart.y.label} %{y}: %{z:.6~g}<extra></extra>`,
     }],
     layout: frame(theme, {
-      xaxis: { ...axis(chart.x, theme), ...bare, ...named(grid.x_names) },
+      xaxis: { ...axis(chart.x, theme, [], grid.x_names.length ? undefined : ends), ...bare, ...named(grid.x_names) },
       yaxis: { ...axis(chart.y, theme), ...bare, dtick: grid.y.length <= 12 ? 1 : undefined, ...named(grid.y_names), ...(isMatrix(grid) ? { autorange: "reversed" } : {}) },
     }),
   }));

@@ -135,7 +135,7 @@ function correlationText(lines) {
   return `${found} (95 % interval ${low} to ${high}). Seeds of a run are not independent.`;
 }
 
-/** The line through the points (one of each line) that no other beats in both cost and metric. */
+/** The points (one of each line) that no other beats in both cost and metric. */
 function frontier(line, others, higher) {
   const sign = higher ? 1 : -1, best = [], points = others.map(({ x: [x], y: [y] }) => [x, y]).sort((a, b) => a[0] - b[0] || sign * (b[1] - a[1]));
   points.forEach(([x, y]) => { if (!best.length || sign * y > sign * best.at(-1)[1]) best.push([x, y]); });

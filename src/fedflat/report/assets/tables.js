@@ -46,9 +46,10 @@ function showDifferences(box) {
     return made;
   };
   const row = (tag, texts) => { const made = document.createElement("tr"); made.append(...texts.map((text, n) => cell(n ? tag : "th", text))); return made; };
-  const table = box.querySelector("table"), keys = Object.keys(found);
+  const text = (run, key) => String(run.settings[key] ?? "–"), table = box.querySelector("table");
+  const keys = Object.keys(found).filter(key => new Set(runs.map(run => text(run, key))).size > 1); // a run may lack a setting that another has off
   box.hidden = !keys.length;
   table.tHead.replaceChildren(row("th", ["setting", ...runs.map(run => run.label)]));
-  table.tBodies[0].replaceChildren(...keys.map(key => row("td", [key.replaceAll("_", " "), ...runs.map(run => String(run.settings[key] ?? "–"))])));
+  table.tBodies[0].replaceChildren(...keys.map(key => row("td", [key.replaceAll("_", " "), ...runs.map(run => text(run, key))])));
   box.querySelector("output").textContent = all.length > runs.length ? ` The first ${runs.length} of ${all.length} selected runs.` : "";
 }
