@@ -133,6 +133,16 @@ def test_clients_without_training_rows_do_not_count(tmp_path: Path) -> None:
         ({}, ("price", ("aera",)), r"has no column 'aera' .did you mean area"),
         ({"area": [None] + [1.0] * (ROWS - 1)}, ("price",), "column 'area' has no value in row 1; fill it"),
         ({"city": [None] + ["x"] * (ROWS - 1)}, ("price",), "column 'city' has no value in row 1"),
+        (
+            {"area": [1.0, float("inf")] * (ROWS // 2)},
+            ("price",),
+            "column 'area' has a number in row 2 that is too",
+        ),
+        (
+            {"price": [1.0] * (ROWS - 1) + [-1e300]},
+            ("price",),
+            "column 'price' has a number in row 50 that is too",
+        ),
         ({"city": [[1]] * ROWS}, ("price",), "column 'city' holds other things than numbers and words"),
     ],
 )

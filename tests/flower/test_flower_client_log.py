@@ -6,11 +6,27 @@ import json
 import re
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
+
+import pytest
 
 from fedflat.flower.nodes import ClientLog
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "run-folder.md"
+
+
+def test_what_a_node_says_forges_no_line_of_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Reasons of failures and names of arrays come from nodes: they could hold lines, or commands of a terminal."""
+    log, job = ClientLog(tmp_path / "clients.jsonl", "run"), SimpleNamespace(round=0, exchange=0)
+    said, first = "late\nround 2: accuracy 99%\x1b[2J\u202e" + "x" * 10**6, cast(Any, job)
+    log.client_asked(first, 1, "client 1", accepted=False, examples=3, norm=0.5, note=said)
+    log.node_rejected(7, said)
+    notes = [json.loads(line)["note"] for line in (tmp_path / "clients.jsonl").read_text().splitlines()]
+    for text in (*notes, *(record.getMessage() for record in caplog.records)):
+        assert text.isprintable()
+        assert "late round 2: accuracy 99% [2J" in text
+        assert len(text) < 600
+    assert len(caplog.records) == 2
 
 
 def test_fields(tmp_path: Path) -> None:

@@ -268,5 +268,8 @@ def _check_complete(path: Path, name: str, values: np.ndarray) -> None:
         if missing:
             problem = f"column '{name}' has no value in row {missing[0]}; fill it, or leave the column out"
             raise UserError(None, path, problem)
+        if numbers and len(too_large := np.flatnonzero(np.abs(values) > np.finfo(np.float32).max)):
+            problem = f"column '{name}' has a number in row {too_large[0] + 1} that is too large for 32 bits"
+            raise UserError(None, path, f"{problem}; correct it, or leave the column out")
     if values.ndim != 1 or values.dtype.kind not in "iufbU":
         raise UserError(None, path, f"column '{name}' holds other things than numbers and words; leave it out")

@@ -27,6 +27,14 @@ TRAIN_WITHOUT_MASKS = f"{MessageType.TRAIN}.open"  # the message type "train" al
 APP_ERROR_CODES = (ErrorCode.LOAD_CLIENT_APP_EXCEPTION, ErrorCode.CLIENT_APP_RAISED_EXCEPTION)  # do not ask again
 
 
+LONGEST_NOTE = 500  # characters of what a node says that the log repeats
+
+
+def one_line(text: str) -> str:
+    """Return a text that a node may have written as one line of printable characters, so that it forges no log."""
+    return "".join(letter if letter.isprintable() else " " for letter in text[:LONGEST_NOTE])
+
+
 class NodeReplies(NamedTuple):
     """Contents of the replies, and for each other node or client the reason why it has none."""
 
@@ -147,6 +155,7 @@ class ClientLog:
 
     def node_rejected(self, node: int, reason: str) -> None:
         """Log that a node did not say which client it is, or cannot be one."""
+        reason = one_line(reason)
         self._append({"node": node, "note": f"takes no part: {reason}"})
         self.logger.warning("node %s: takes no part: %s", node, reason)
 
@@ -172,7 +181,7 @@ class ClientLog:
             note: why not, or what else is to be known; "" for nothing.
         """
         row = {"round": job.round + 1, "exchange": job.exchange, "client": client, "accepted": accepted}
-        finite = norm if norm is not None and math.isfinite(norm) else None
+        finite, note = norm if norm is not None and math.isfinite(norm) else None, one_line(note)
         self._append({**row, "examples": examples, "norm": finite, "note": note})
         if note:
             self.logger.warning("round %s, %s: %s", job.round + 1, name, note)
