@@ -23,6 +23,15 @@ def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     assert ff.load_model("runs/own-loop")
 
 
+def test_the_built_in_callbacks_take_what_the_page_gives_them() -> None:
+    text = " ".join(PAGE.partition("Built in are")[2].partition("##")[0].split())
+    made = re.findall(r"`(ff\.\w+\(.*?\))`", text)
+    assert len(made) == 6
+    for call in made:
+        if "Wandb" not in call and "MLflow" not in call:
+            eval(call, {"ff": ff})
+
+
 def test_the_page_names_every_part_of_a_view() -> None:
     for name in (
         "round",

@@ -169,6 +169,11 @@ def test_what_is_no_callback_is_refused_before_training(callback: Any, problem: 
     assert not (tmp_path / "run").exists()
 
 
+def test_one_callback_is_given_in_a_list() -> None:
+    with pytest.raises(ff.UserError, match=r"callbacks: must be a list: \[EarlyStopping\(...\)\]"):
+        ff.run(SMALL, callbacks=ff.EarlyStopping())  # type: ignore[arg-type]
+
+
 def test_another_return_value_is_refused() -> None:
     class Wrong:
         def on_round(self, view: TrainingView) -> bool:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import sqlite3
-import subprocess
 import sys
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -77,17 +77,39 @@ def test_a_tracker_that_is_not_installed(tmp_path: Path, monkeypatch, capsys) ->
     assert "--track wandbb: must be one of wandb, mlflow, tensorboard (did you mean wandb?)" in capsys.readouterr().err
 
 
-def test_wandb_offline_holds_the_metrics(tmp_path: Path) -> None:
-    pytest.importorskip("wandb", reason="fedflat[wandb] is not installed")
-    environment = {**os.environ, "WANDB_MODE": "offline", "WANDB_SILENT": "true", "WANDB_ERROR_REPORTING": "false"}
-    command = [sys.executable, "-m", "fedflat", "run", "fedsol", *SMALL, "--track", "wandb", "--out", str(tmp_path)]
-    subprocess.run(command, env=environment, check=True, cwd=tmp_path)
-    (file,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
+@pytest.fixture
+def offline_wandb(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let wandb write files only."""
+    for name, value in (("MODE", "offline"), ("SILENT", "true"), ("ERROR_REPORTING", "false")):
+        monkeypatch.setenv(f"WANDB_{name}", value)
+    wandb = pytest.importorskip("wandb", reason="fedflat[wandb] is not installed")
+    yield
+    wandb.teardown()
+
+
+def check_wandb_file(folder: Path) -> None:
+    """Check that the only file of wandb in a run folder holds the metrics of this run."""
+    (file,) = folder.glob("wandb/offline-run-*/*.wandb")
+    assert json.loads((folder / "tracking.json").read_text())["wandb"] in file.name
     content = file.read_bytes()
-    assert json.loads((tmp_path / "tracking.json").read_text())["wandb"] in file.name
-    for row in rows(tmp_path):
-        assert str(row["loss"]).encode() in content
+    assert all(str(row["loss"]).encode() in content for row in rows(folder))
+    assert b"final_accuracy" in content
     assert b"fedsol" in content
+
+
+@pytest.mark.usefixtures("offline_wandb")
+def test_wandb_offline_holds_the_metrics(tmp_path: Path) -> None:
+    assert main(["run", "fedsol", *SMALL, "--track", "wandb", "--out", str(tmp_path)]) == 0
+    check_wandb_file(tmp_path)
+
+
+@pytest.mark.usefixtures("offline_wandb")
+def test_every_point_of_a_sweep_is_a_run_of_wandb(tmp_path: Path) -> None:
+    base = replace(EXPERIMENT, method=ff.FedSOL(), validation=0.2)
+    points = ff.sweep(base, {"lr": [0.01, 0.1]}, tmp_path, callbacks=lambda options: [ff.WandbLogger()])
+    for point in points:
+        assert point.folder
+        check_wandb_file(point.folder)
 
 
 def test_mlflow_holds_the_metrics_of_a_continued_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ Callbacks see copies, so nothing that they do changes what is trained.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -212,7 +212,17 @@ def _call_one(callback: Any, event: str, view: TrainingView) -> tuple[Stop | Non
     return (Stop(f"{name}: {wish.reason or f'in {event} of round {view.round}'}") if wish else None), None
 
 
-def check_callback(callback: Any) -> None:
+def check_callbacks(callbacks: Any) -> list[Any]:
+    """Return callbacks as a list; raise UserError if they are no list, or if one of them is not a callback."""
+    if not isinstance(callbacks, Iterable):
+        raise UserError("callbacks", NOT_SHOWN, f"must be a list: [{type(callbacks).__name__}(...)]")
+    callbacks = list(callbacks)
+    for callback in callbacks:
+        _check_callback(callback)
+    return callbacks
+
+
+def _check_callback(callback: Any) -> None:
     """Raise UserError if an object has none of the methods of a callback, or one whose name is nearly right."""
     if isinstance(callback, type):
         raise UserError(

@@ -21,7 +21,7 @@ from fedflat.engine.batched import takes_lane_values
 from fedflat.engine.sequential import client_batches
 from fedflat.errors import NOT_SHOWN, UserError, mention, near_miss
 from fedflat.runs.build import build_run
-from fedflat.runs.callbacks import check_callback
+from fedflat.runs.callbacks import check_callbacks
 from fedflat.runs.experiment import Experiment, Setting
 from fedflat.runs.folder import write_atomically
 from fedflat.runs.interrupt import InterruptAfterRound, Interrupted
@@ -132,10 +132,7 @@ def _point_callbacks(callbacks: PointCallbacks | None, values: dict[str, Any]) -
     if not callable(callbacks):
         problem = "points train side by side; give a function that returns the callbacks of each: lambda options: [...]"
         raise UserError("callbacks", NOT_SHOWN, problem)
-    own = list(callbacks(dict(values)))
-    for callback in own:
-        check_callback(callback)
-    return own
+    return check_callbacks(callbacks(dict(values)))
 
 
 def check_holds_out(experiment: Experiment) -> None:

@@ -198,7 +198,8 @@ def _summary(view: TrainingView) -> dict[str, float]:
 class WandbLogger(Callback):
     """Writes to Weights & Biases: the options as its config, every evaluation at its round, the result as its summary.
 
-    WANDB_MODE=offline, or mode="offline", writes to the run's folder only; `wandb sync` sends that later.
+    WANDB_MODE=offline, or mode="offline", writes to the run's folder only; `wandb sync` sends that later. Every run is
+    one of wandb's, also where several train side by side in a sweep.
 
     Args:
         project: the project.
@@ -212,7 +213,8 @@ class WandbLogger(Callback):
     def on_start(self, view: TrainingView) -> None:
         """Begin the run of wandb, or continue it."""
         id = _tracked_id(view, "wandb", lambda: secrets.token_hex(4))
-        usual = {"id": id, "resume": "allow", "name": _run_name(view), "config": experiment_to_dict(view.experiment)}
+        config = experiment_to_dict(view.experiment)
+        usual = {"id": id, "resume": "allow", "name": _run_name(view), "config": config, "reinit": "create_new"}
         place = {"dir": str(view.folder)} if view.folder else {}
         self._run = self._wandb.init(**{**usual, **place, **self._settings})
 

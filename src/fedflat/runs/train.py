@@ -19,7 +19,7 @@ from fedflat.probes import refuse_probes
 from fedflat.runs.advice import print_advice
 from fedflat.runs.build import BuiltRun, build_run
 from fedflat.runs.build_engine import choose_engine
-from fedflat.runs.callbacks import CallbackRunner, check_callback
+from fedflat.runs.callbacks import CallbackRunner, check_callbacks
 from fedflat.runs.config import dump_experiment
 from fedflat.runs.experiment import Experiment
 from fedflat.runs.folder import RunFolder, has_training
@@ -154,8 +154,7 @@ def run(
         UserError: an option cannot be used, or the folder belongs to another run.
         CallbackError: a callback raised an exception; the run is saved.
     """
-    for callback in callbacks:
-        check_callback(callback)
+    callbacks = check_callbacks(callbacks)
     with _join_processes(experiment) as processes:
         if resume and out is not None and (result := _find_result(experiment, Path(out), processes)):
             return result
