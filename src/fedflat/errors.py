@@ -116,6 +116,8 @@ ALIASES = {  # what people write elsewhere, and our word for it
     "bs": "batch_size",
     "optimizer": "optimiser",
     "optim": "optimiser",
+    "nesterov": "optimiser",
+    "adamw": "optimiser",
     "clip": "clip_grad",
     "warmup": "lr_warmup",
     "scheduler": "lr_schedule",

@@ -12,7 +12,7 @@ import pytest
 import fedflat as ff
 from fedflat.cli import main
 from fedflat.runs import advice as advice_module
-from fedflat.runs.advice import RULES, advice
+from fedflat.runs.advice import METHOD_RULES, RULES, advice
 from fedflat.runs.build import build_run
 
 DRAW = np.random.default_rng(0)
@@ -34,6 +34,16 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [  # option, with
     ("alpha", {"alpha": 0.5}, {"alpha": 0.5, "partition": "lda"}, "alpha=0.5: has no effect with the iid partition"),
     ("shards", {"shards": 3}, {"shards": 3, "partition": "shards"}, "shards=3: has no effect with the iid partition"),
     ("partition_seed", IN_NATURAL | {"partition_seed": 1}, {"partition_seed": 1}, "partition_seed=1: has no effect"),
+    ("sequence_length", {"sequence_length": 9}, {}, 'has no effect without dataset="text:PATH"'),
+    (
+        "lr_schedule",
+        {"lr_schedule": "step"},
+        {"lr_schedule": "step", "lr_decay": 0.5},
+        'lr_schedule="step": the learning rate stays constant; give lr_decay=0.1',
+    ),
+    ("lr_warmup", {"lr_warmup": 2}, {"lr_warmup": 1}, "lr_warmup=2: the learning rate never reaches lr=0.05"),
+    ("attack", {"attack": "noise"}, {"attack": "noise", "attackers": 0.5}, "has no effect without attackers"),
+    ("attack_strength", {"attack_strength": 2.0}, {"attack_strength": 2.0, "attackers": 0.5}, "without attackers"),
     ("lr_step", {"lr_step": 3}, {"lr_step": 3, "lr_schedule": "step"}, 'needs lr_schedule="step"'),
     ("sampling", {"sampling": "weighted"}, {"sampling": "weighted", "weights": "uniform"}, "large clients count twice"),
     ("straggler_work", {"straggler_work": 0.1}, {"straggler_work": 0.1, "stragglers": 0.5}, "without stragglers"),
@@ -54,8 +64,47 @@ def test_rules(option: str, without: dict[str, Any], with_effect: dict[str, Any]
     assert lines(with_effect, option) == []
 
 
+METHODS: list[tuple[ff.Method, ff.Method, str]] = [  # without effect, with it, the line
+    (
+        ff.Compressed(compressor="topk", bits=4),
+        ff.Compressed(bits=4),
+        'bits=4: has no effect with compressor="topk"',
+    ),
+    (
+        ff.ServerMomentum(inner=ff.Compressed(keep=0.1)),
+        ff.Compressed(compressor="randomk", keep=0.1),
+        "keep=0.1: has no effect",
+    ),
+    (ff.FedGF(static_c=0.5, threshold=0.7), ff.FedGF(threshold=0.7), "threshold=0.7: has no effect with static_c=0.5"),
+    (ff.FedGF(static_c=0.5, window=3), ff.FedGF(window=3), "window=3: has no effect with static_c=0.5"),
+    (ff.FedLESAM(dyn_alpha=1.0), ff.FedLESAM(dyn_alpha=1.0, base="feddyn"), 'has no effect with base="none"'),
+    (ff.FedLESAM(steps="plain"), ff.FedLESAM(steps="plain", base="scaffold"), 'has no effect with base="none"'),
+    (ff.FedSMOO(regularise=False, beta=5.0), ff.FedSMOO(beta=5.0), "beta=5.0: has no effect with regularise=False"),
+    (ff.FedSMOO(regularise=False, dual="released"), ff.FedSMOO(dual="released"), "with regularise=False"),
+]
+
+
+@pytest.mark.parametrize(("without", "with_effect", "line"), METHODS, ids=[case[2] for case in METHODS])
+def test_hyper_parameters_without_effect(without: ff.Method, with_effect: ff.Method, line: str) -> None:
+    def told(method: ff.Method) -> list[str]:
+        return [each for each in advice(replace(SMALL, method=method), build_run(SMALL)) if "has no effect" in each]
+
+    assert line in "\n".join(told(without))
+    assert len(told(without)) == 1
+    assert told(with_effect) == []
+
+
+def test_points_of_a_sweep_are_warned_of(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(advice_module, "_told", set())
+    ff.sweep(replace(SMALL, rounds=1, validation=0.25), {"alpha": [0.1, 1.0, 0.5]})
+    warned = capsys.readouterr().err.splitlines()
+    problem = "has no effect with the iid partition"
+    assert warned == [f"fedflat: warning: alpha={alpha}: {problem}" for alpha in (1.0, 0.5)]
+
+
 def test_every_rule_has_a_case() -> None:
     assert [rule.option for rule in RULES] == [case[0] for case in CASES]
+    assert len(METHOD_RULES) == len(METHODS)
 
 
 @pytest.mark.parametrize("method", [ff.FedSOL(), ff.FedProx(), ff.FedNTD(), ff.ServerMomentum(inner=ff.FedSOL())])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fedflat.core.method import Method
 from fedflat.errors import UserError, mention
@@ -58,14 +58,30 @@ def _empty_probes(experiment: Experiment, built: BuiltRun) -> str:
     return f"{', '.join(empty)} measures nothing of this method; fedflat probes says of which" if empty else ""
 
 
-def _unless_dataset(kinds: str) -> Callable[[Experiment, BuiltRun], str]:
+def _unless_dataset(kinds: str, example: str = "table:FILE") -> Callable[[Experiment, BuiltRun], str]:
     """The reason for an option that only data sets of some kinds use."""
 
     def reason(experiment: Experiment, built: BuiltRun) -> str:
         kind = experiment.dataset.partition(":")[0] if isinstance(experiment.dataset, str) else ""
-        return "" if kind in kinds.split() else f"has no effect without {mention('dataset', 'table:FILE')}"
+        return "" if kind in kinds.split() else f"has no effect without {mention('dataset', example)}"
 
     return reason
+
+
+def _endless_warm_up(experiment: Experiment, built: BuiltRun) -> str:
+    if experiment.lr_warmup < experiment.rounds:
+        return ""
+    return f"the learning rate never reaches {mention('lr', experiment.lr)} in {mention('rounds', experiment.rounds)}"
+
+
+def _unless_attacked(experiment: Experiment, built: BuiltRun) -> str:
+    return "" if experiment.attackers else f"has no effect without {mention('attackers')}"
+
+
+def _steps_without_decay(experiment: Experiment, built: BuiltRun) -> str:
+    if experiment.lr_schedule != "step" or experiment.lr_decay != 1:
+        return ""
+    return f"the learning rate stays constant; give {mention('lr_decay', 0.1)}"
 
 
 RULES = (
@@ -74,11 +90,44 @@ RULES = (
     Rule("alpha", _unless_partition(lambda name: name not in ("iid", "shards", "natural"))),
     Rule("shards", _unless_partition(lambda name: name == "shards")),
     Rule("partition_seed", _unless_partition(lambda name: name != "natural")),
+    Rule("sequence_length", _unless_dataset("text sklearn-text hf", "text:PATH")),
+    Rule("lr_schedule", _steps_without_decay),
+    Rule("lr_warmup", _endless_warm_up),
+    Rule("attack", _unless_attacked),
+    Rule("attack_strength", _unless_attacked),
     Rule("lr_step", lambda e, b: "" if e.lr_schedule == "step" else f"needs {mention('lr_schedule', 'step')}"),
     Rule("sampling", _large_clients_count_twice),
     Rule("straggler_work", lambda e, b: "" if e.stragglers else f"has no effect without {mention('stragglers')}"),
     Rule("probe_every", lambda e, b: "" if e.probes else f"has no effect without {mention('probes')}"),
     Rule("probes", _empty_probes),
+)
+
+
+class MethodRule(NamedTuple):
+    """A hyper-parameter that has an effect only with some values of another one.
+
+    Args:
+        method: the method's class.
+        option: the hyper-parameter; the rule applies only if it is not at its default.
+        other: the other hyper-parameter.
+        values: the values of `other` with which it has an effect.
+    """
+
+    method: str
+    option: str
+    other: str
+    values: tuple[Any, ...]
+
+
+METHOD_RULES = (
+    MethodRule("Compressed", "bits", "compressor", ("quantise",)),
+    MethodRule("Compressed", "keep", "compressor", ("topk", "randomk")),
+    MethodRule("FedGF", "threshold", "static_c", (None,)),
+    MethodRule("FedGF", "window", "static_c", (None,)),
+    MethodRule("FedLESAM", "dyn_alpha", "base", ("feddyn",)),
+    MethodRule("FedLESAM", "steps", "base", ("scaffold",)),
+    MethodRule("FedSMOO", "beta", "regularise", (True,)),
+    MethodRule("FedSMOO", "dual", "regularise", (True,)),
 )
 
 
@@ -93,9 +142,22 @@ def advice(experiment: Experiment, built: BuiltRun) -> Iterator[str]:
         value = getattr(experiment, option)
         if value != getattr(Setting, option) and (why := reason(experiment, built)):
             yield str(UserError(option, value, why))
+    yield from _method_advice(experiment.method)
     name = type(_innermost(experiment.method)).__name__
     if name in ONE_STEP_IS_FEDAVG and _one_step(experiment, built):
         yield f"{name} with one local step in a round is FedAvg: it differs from the second step on"
+
+
+def _method_advice(method: Method) -> Iterator[str]:
+    """Yield one line for every hyper-parameter without effect, of a method and of those that it wraps."""
+    for rule in METHOD_RULES:
+        if type(method).__name__ == rule.method and getattr(method, rule.other) not in rule.values:
+            value = getattr(method, rule.option)
+            if value != getattr(type(method), rule.option):
+                problem = f"has no effect with {mention(rule.other, getattr(method, rule.other))}"
+                yield str(UserError(rule.option, value, problem))
+    if isinstance(inner := getattr(method, "inner", None), Method):
+        yield from _method_advice(inner)
 
 
 def _innermost(method: Method) -> Method:

@@ -23,6 +23,7 @@ from fedflat.engine.processes import SINGLE_PROCESS
 from fedflat.engine.rounds import ClientStates, CohortJob, Engine, train_cohorts
 from fedflat.errors import NOT_SHOWN, UserError
 from fedflat.options import member_types
+from fedflat.runs.advice import print_advice
 from fedflat.runs.build import BuiltRun, build_run, load_run_dataset, partition_clients
 from fedflat.runs.build_engine import build_engine, client_state_device
 from fedflat.runs.callbacks import CallbackRunner
@@ -130,6 +131,8 @@ def _open_trainings(
     built_runs = all_built[: len(experiments)]
     check_method(experiments[0], built_runs[0])
     runs = list(zip(experiments, built_runs, strict=True))
+    for run in runs:
+        print_advice(*run)
     with explain_out_of_memory(), restore_threads(), ExitStack() as stack:
         opened = [
             stack.enter_context(closing(RunFolder(path, dump_experiment(each), resume, data=built.dataset.fingerprint)))
