@@ -134,13 +134,19 @@ def optimiser_step(
     lr = _step_lr(optimiser, step, steps)
     if optimiser.name == "adamw":
         change, moments = _adam(moments, direction)
-        return w - lr * (change + optimiser.weight_decay * w), moments
+        return _plus_product(w, -lr, _plus_product(change, optimiser.weight_decay, w)), moments
+    decayed = _plus_product(direction, optimiser.weight_decay, w)
     if not optimiser.has_momentum:
-        return w - lr * (direction + optimiser.weight_decay * w), moments
-    buffer = optimiser.momentum * moments + direction + optimiser.weight_decay * w
+        return _plus_product(w, -lr, decayed), moments
+    buffer = _plus_product(decayed, optimiser.momentum, moments)
     if optimiser.name == "sgd":
-        return w - lr * buffer, buffer
-    return w - lr * (direction + optimiser.weight_decay * w + optimiser.momentum * buffer), buffer
+        return _plus_product(w, -lr, buffer), buffer
+    return _plus_product(w, -lr, _plus_product(decayed, optimiser.momentum, buffer)), buffer
+
+
+def _plus_product(a: Tensor, factor: float | Tensor, b: Tensor) -> Tensor:
+    """Return a + factor · b, in one pass over memory where the product alone would take another."""
+    return torch.addcmul(a, factor, b) if isinstance(factor, Tensor) else torch.add(a, b, alpha=factor)
 
 
 def _step_lr(optimiser: Optimiser, step: Tensor, steps: Tensor) -> Tensor:
