@@ -122,3 +122,28 @@ def test_a_path_without_a_plane_is_refused():
         spread_rounds(1, 20)
     with pytest.raises(UserError, match="moves in two directions"):
         principal_plane(torch.tensor([[0.0, 0], [1, 1], [2, 2]]))
+
+
+def test_runs_share_a_plane(folder, tmp_path):
+    other = tmp_path / "other"
+    ff.run(ff.Experiment(method=ff.FedAvg(), seeds=(5, 7), rounds=4, **SMALL), out=other)
+    ff.analyse([folder, other], quick("trajectory", trajectory_rounds=3, plane="shared"))
+    one, two = read(folder, "trajectory"), read(other, "trajectory")
+    assert one["plane_shared_by"] == two["plane_shared_by"] == ["run", "other"]
+    (here, there), alone = (each["seeds"]["5"] for each in (one, two)), one["seeds"]["3"]
+    assert [here[key] for key in ("x", "y", "loss", "explained_1")] == [
+        there[key] for key in ("x", "y", "loss", "explained_1")
+    ]
+    assert (here["round"], there["round"]) == ([0, 1, 3, 5], [0, 1, 2, 4])
+    assert (here["server_x"][0], here["server_y"][0]) == pytest.approx((there["server_x"][0], there["server_y"][0]))
+    assert np.mean(here["server_x"] + there["server_x"]) == pytest.approx(0, abs=1e-6), "the mean of all is the origin"
+    assert (alone["server_x"][-1], alone["server_y"][-1]) == (0, 0), "nobody shares the plane of seed 3"
+    points = [
+        torch.cat([each.before[None] for each in rounds[:1]] + [each.after[None] for each in rounds])
+        for rounds in (
+            replay_rounds(FinishedRun(path, quick("trajectory")).trained, 5, found["round"][1:])
+            for path, found in ((folder, here), (other, there))
+        )
+    ]
+    plane = principal_plane(*points)
+    assert plane.project(points[1])[:, 1].tolist() == pytest.approx(there["server_y"], abs=1e-6)

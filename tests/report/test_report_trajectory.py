@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 from browsers import visit
 from selenium import webdriver
+from selenium.webdriver.common.by import By
 from synthetic_runs import SETTINGS, TRAJECTORY, TRAJECTORY_CLIENTS, write_run
 
 from fedflat.cli import main
 from fedflat.report.analysis_files import read_analyses
 from fedflat.report.flatness_charts import flatness_charts
 from fedflat.report.html import page_contents
+from fedflat.report.matplotlib_grids import draw_grids
 from fedflat.runs.read import read_stored_runs
 
 
@@ -35,11 +37,12 @@ def chart_of(folder: Path) -> Any:
 def test_the_chart_has_the_path_the_clients_and_the_variance_on_its_axes(tmp_path: Path) -> None:
     chart = chart_of(write_trajectory(tmp_path / "run"))
     (grid,) = chart.grids
+    (path,) = grid.trajectories
     assert (grid.x_label, grid.y_label) == ("PC 1 (88 %)", "PC 2 (10 %)")
     assert chart.rounds == [0, 2, 6]
-    assert grid.trajectory.server == [(2, 1), (1, 0.5), (0, 0)]
-    assert grid.trajectory.starts == [(2, 1), (1.5, 0.5), (0.25, 0)]
-    assert grid.trajectory.clients == [[], [(1, 1), (2, 0)], [(-0.5, -0.5)]]
+    assert path.server == [(2, 1), (1, 0.5), (0, 0)]
+    assert path.starts == [(2, 1), (1.5, 0.5), (0.25, 0)]
+    assert path.clients == [[], [(1, 1), (2, 0)], [(-0.5, -0.5)]]
     assert (chart.low, chart.high) == (18, 34), "the highest loss of the server is at three quarters of the scale"
     assert "12 % of the clients' way" in chart.caption
     assert "The replay ended" not in chart.caption
@@ -79,7 +82,7 @@ slider.dispatchEvent(new Event('input')); return slider.nextElementSibling.textC
 def test_a_slider_moves_through_the_rounds(
     browser: webdriver.Chrome, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    runs = [str(write_trajectory(tmp_path / name)) for name in ("one", "two")]
+    runs = [str(write_trajectory(tmp_path / name, y=y)) for name, y in (("one", [-1, 0, 1]), ("two", [-1, 0, 2]))]
     page, figures = tmp_path / "page.html", tmp_path / "figures"
     assert main(["report", *runs, "--out", str(page), "--figures", str(figures)]) == 0
     assert (figures / "trajectory.pdf").stat().st_size > 5000
@@ -91,7 +94,7 @@ def test_a_slider_moves_through_the_rounds(
     spokes, x, y, way, text = browser.execute_script(PATHS)
     assert spokes == [1.5, 1, None, 1.5, 2, None]
     assert (x, y, way) == ([1, 2], [1, 0], [2, 1])
-    assert text == ["round 0: loss 30.00", "round 2: loss 20.00"]
+    assert text == ["FedAvg (one), round 0: loss 30.00", "FedAvg (one), round 2: loss 20.00"]
     assert browser.execute_script("return document.querySelectorAll('#trajectory [data-view=overlay]').length") == 0
     visit(browser, page, "#" + browser.current_url.partition("#")[2])
     assert browser.execute_script(PATHS)[3] == [2, 1], "the address holds the round"
@@ -100,6 +103,34 @@ def test_a_slider_moves_through_the_rounds(
     table = browser.execute_script(f"return rows({CHART})")
     assert [row[1:] for row in table if row[0].endswith("server, round 2")] == [[1, 0.5, 20]] * 2
     assert [row[1:] for row in table if row[0].endswith("client, round 6")] == [[-0.5, -0.5, ""]] * 2
+
+
+SERVERS = """return document.querySelector('#trajectory .panel:not([hidden]) .plot').data
+.filter(t => t.meta === 'line').map(t => [t.x, t.line.color])"""
+
+
+def test_paths_on_one_surface_share_a_panel(browser: webdriver.Chrome, tmp_path: Path) -> None:
+    runs = [
+        write_trajectory(tmp_path / "runs" / "one"),
+        write_trajectory(tmp_path / "runs" / "two", server_x=[2, 0, 1]),
+    ]
+    chart = chart_of(tmp_path / "runs")
+    (grid,) = chart.grids
+    assert (grid.name, grid.run, [path.run for path in grid.trajectories]) == ("2 runs, seed 0", None, [0, 1])
+    assert "shows most of the servers' paths" in chart.caption
+    page, figures = tmp_path / "page.html", tmp_path / "figures"
+    assert main(["report", *map(str, runs), "--out", str(page), "--figures", str(figures)]) == 0
+    visit(browser, page)
+    colours = browser.execute_script("return [colour(0), colour(1)]")
+    assert browser.execute_script(SERVERS) == [[[2, 1, 0], colours[0]], [[2, 0, 1], colours[1]]]
+    assert browser.find_element(By.CSS_SELECTOR, "#trajectory h4").text == "FedAvg (one)FedAvg (two)"
+    browser.execute_script("document.querySelectorAll('#runs li input')[0].click(); drawAll()")
+    assert browser.execute_script(SERVERS) == [[[2, 0, 1], colours[1]]]
+    assert browser.find_element(By.CSS_SELECTOR, "#trajectory h4").text == "FedAvg (two)"
+    browser.execute_script("document.querySelectorAll('#runs li input')[1].click(); drawAll()")
+    assert not browser.find_elements(By.CSS_SELECTOR, "#trajectory .panel:not([hidden])")
+    drawn = draw_grids(chart, 3.3)
+    assert [text.get_text() for text in drawn.legends[0].get_texts()] == ["one", "two"]
 
 
 HEIGHT = f"return arguments[0].map(point => heightAt({{...{CHART}, high: 1e9}}, {CHART}.grids[0], point))"

@@ -42,7 +42,7 @@ def print_summary(documents: Mapping[str, Mapping[str, Mapping[str, Any]]], labe
     console.print(table) if console.is_terminal else Console(width=200).print(table)
 
 
-def run_labels(names: Mapping[str, Any], paths: Sequence[Path]) -> dict[str, str]:
+def report_labels(names: Mapping[str, Any], paths: Sequence[Path]) -> dict[str, str]:
     """Return the labels that the report gives to runs.
 
     Args:
@@ -76,7 +76,7 @@ def analyse_command(words: list[str]) -> None:
         raise UserError(None, "analyse", "name at least one run folder before the options")
     paths = [Path(run) for run in runs]
     analysis = analyse(paths, settings)
-    print_summary(analysis.documents, run_labels(analysis.documents, paths))
+    print_summary(analysis.documents, report_labels(analysis.documents, paths))
     for problem in analysis.problems:
         print(f"skipped: {problem}")
     print("results in analysis/ of each run's folder")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import functools
 import io
 import json
 import math
@@ -19,7 +20,7 @@ from fedflat.data.dataset import Dataset
 from fedflat.errors import UserError, mention
 from fedflat.files import disk_failed
 from fedflat.flatness.finished_run import AnalysisSettings, FinishedRun
-from fedflat.flatness.measures import MEASUREMENTS, Measurement, ModelToMeasure, measure_barrier
+from fedflat.flatness.measures import MEASUREMENTS, Measurement, ModelToMeasure, measure_barrier, measure_trajectories
 from fedflat.options import check, normalised
 from fedflat.progress import LogTicker
 from fedflat.runs.config import method_to_dict
@@ -104,6 +105,10 @@ def analyse(
             for job in _measurement_jobs(run, following, finished):
                 ticker.tell(f"{run.name}: measuring {job.name}")
                 _measure_and_write(job, run, analysis)
+    if "trajectory" in settings.what and settings.plane == "shared":
+        for run, job in _shared_plane_jobs(finished):
+            ticker.tell(f"{run.name}: measuring trajectory")
+            _measure_and_write(job, run, analysis)
     if not any(analysis.documents.values()):
         raise _all_failed("nothing was measured", problems)
     return analysis
@@ -150,7 +155,7 @@ def _measurement_jobs(
     run: FinishedRun, following: FinishedRun | None, runs: Sequence[FinishedRun]
 ) -> Iterator[MeasurementJob]:
     """Yield the measurements of a run. All runs with the same architecture share random directions."""
-    alike = [other for other in runs if other.task.shapes == run.task.shapes]
+    alike = _same_shapes(run, runs)
     alike_params = [trial.server.params for other in alike for trial in other.trials]
     models = [ModelToMeasure(run, trial, alike_params) for trial in run.trials]
     for name in dict.fromkeys(run.settings.what):
@@ -158,11 +163,42 @@ def _measurement_jobs(
             others = alike[alike.index(run) + 1 :]
             if others:
                 yield _barriers_job(models, others)
+        elif name == "trajectory" and run.settings.plane == "shared":
+            continue  # measured after all others, together
         elif name != "barrier":
             facts = {"directions_shared_by": [other.name for other in alike]}
             yield MeasurementJob(name, models, MEASUREMENTS[name], facts)
         elif following:
             yield _barrier_job(models, following, following in alike)
+
+
+def _same_shapes(run: FinishedRun, runs: Sequence[FinishedRun]) -> list[FinishedRun]:
+    """Return the runs with the same architecture as a run."""
+    return [other for other in runs if other.task.shapes == run.task.shapes]
+
+
+def _shared_plane_jobs(runs: Sequence[FinishedRun]) -> Iterator[tuple[FinishedRun, MeasurementJob]]:
+    """Yield the measurement of each run's trajectory; runs of one architecture that have a seed share its plane."""
+    groups: list[list[FinishedRun]] = []
+    for run in runs:
+        groups += [] if any(run in group for group in groups) else [_same_shapes(run, runs)]
+    for alike in groups:
+        measure = functools.partial(_measure_on_shared_plane, alike, {})
+        for run in alike:
+            models = [ModelToMeasure(run, trial, []) for trial in run.trials]
+            yield run, MeasurementJob("trajectory", models, measure, {"plane_shared_by": [each.name for each in alike]})
+
+
+def _measure_on_shared_plane(
+    runs: Sequence[FinishedRun], found: dict[tuple[str, int], Measurement], model: ModelToMeasure
+) -> Measurement:
+    """Return a model's trajectory; `found` keeps those of the other runs that were measured with it."""
+    seed = model.trial.seed
+    if (model.run.name, seed) not in found:
+        models = [ModelToMeasure(run, trial, []) for run in runs for trial in run.trials if trial.seed == seed]
+        names = [(each.run.name, seed) for each in models]
+        found |= dict(zip(names, measure_trajectories(models), strict=True))
+    return found[model.run.name, seed]
 
 
 def _barrier_job(models: list[ModelToMeasure], following: FinishedRun, alike: bool) -> MeasurementJob:

@@ -95,6 +95,8 @@ class AnalysisSettings:
     """Steps of the search for the highest loss within that radius; 1 is SAM's approximation."""
     trajectory_rounds: Annotated[int, Range(2, 10_000)] = 20
     """Rounds of the trajectory at which the server's and the clients' models are recorded, evenly spread."""
+    plane: Literal["own", "shared"] = "own"
+    """Plane of trajectories: each run's own, or one for all runs of the same seed and architecture."""
     batch_size: Count = 1000
     """Samples per pass; fewer need less memory."""
     device: DeviceName = "auto"

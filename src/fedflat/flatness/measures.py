@@ -32,10 +32,13 @@ from fedflat.flatness.landscape import (
 from fedflat.flatness.objective import join_objectives, loss_and_accuracy, loss_and_gradient, mean_loss
 from fedflat.flatness.sharpness import flatness_discrepancy, local_and_global_curvature, low_pass_loss
 from fedflat.flatness.trajectory import (
+    PrincipalPlane,
+    RecordedRound,
     axes_around,
     clients_in_plane,
     principal_plane,
     replay_rounds,
+    server_path,
     share_in_plane,
     spread_rounds,
 )
@@ -192,24 +195,40 @@ def measure_discrepancy(model: ModelToMeasure) -> Measurement:
     return Measurement(numbers, columns, samples=all_data.sample_count())
 
 
-def measure_trajectory(model: ModelToMeasure) -> Measurement:
-    """Measure where the server and the clients went in training, and the loss on the plane that shows most of it."""
-    run, w = model.run, model.w
-    rounds = spread_rounds(run.trained.rounds, model.settings.trajectory_rounds)
-    recorded = replay_rounds(run.trained, model.trial.seed, rounds, model.data.label)
-    path = torch.stack([recorded[0].before, *(each.after for each in recorded)])
-    plane = principal_plane(path)
+def measure_trajectories(models: Sequence[ModelToMeasure]) -> list[Measurement]:
+    """Measure where servers and clients went in training, and the loss on the plane that shows most of all their paths.
+
+    Args:
+        models: of one model its own plane is taken; several must have the same architecture.
+    """
+    replays = [_replay(model) for model in models]
+    plane = principal_plane(*map(server_path, replays))
+    seen = [torch.cat([server_path(each), *(round.ends for round in each)]) for each in replays]
+    x, y = axes_around(torch.cat([*map(plane.project, seen)]), models[0].settings.grid)
+    return [_trajectory(model, recorded, plane, x, y) for model, recorded in zip(models, replays, strict=True)]
+
+
+def _replay(model: ModelToMeasure) -> list[RecordedRound]:
+    trained = model.run.trained
+    rounds = spread_rounds(trained.rounds, model.settings.trajectory_rounds)
+    return replay_rounds(trained, model.trial.seed, rounds, model.data.label)
+
+
+def _trajectory(
+    model: ModelToMeasure, recorded: Sequence[RecordedRound], plane: PrincipalPlane, x: Tensor, y: Tensor
+) -> Measurement:
+    """Return a run's path on a plane, and the loss at the places x, y of the plane."""
+    w, path = model.w, server_path(recorded)
     server, clients = plane.project(path), clients_in_plane(plane, recorded)
     ends = torch.cat([plane.project(each.ends) for each in recorded])
-    x, y = axes_around(torch.cat([server, ends]), model.settings.grid)
     origin, directions = plane.origin.to(w), plane.directions.to(w)
     surface = loss_on_plane(model.task, origin, directions, x, y, model.data, "trajectory")
     numbers = {"explained_1": float(plane.explained[0]), "explained_2": float(plane.explained[1])}
     numbers |= {"client_share": share_in_plane(plane, recorded)}
     numbers |= {"replay_distance": float(norm(path[-1] - w.cpu()) / norm(path[-1] - path[0]))}
     losses = [float(mean_loss(model.task, point.to(w), model.data)) for point in path]
-    arrays: dict[str, Any] = {"round": [0, *rounds], "server_x": server[:, 0], "server_y": server[:, 1]}
-    arrays |= {"server_loss": losses, "clients": clients}
+    arrays: dict[str, Any] = {"round": [0, *(each.round for each in recorded)]}
+    arrays |= {"server_x": server[:, 0], "server_y": server[:, 1], "server_loss": losses, "clients": clients}
     everyone: list[tuple[int, int | None]] = [(number, None) for number in arrays["round"]]
     everyone += [(each["round"], client) for each in clients for client in each["client"]]
     names = ("round", "client", "x", "y")
@@ -233,5 +252,5 @@ MEASUREMENTS: dict[str, Callable[[ModelToMeasure], Measurement]] = {  # all but 
     "spectrum": measure_spectrum,
     "local": measure_local,
     "local-landscape": measure_local_landscape,
-    "trajectory": measure_trajectory,
+    "trajectory": lambda model: measure_trajectories([model])[0],
 }

@@ -50,6 +50,11 @@ def spread_rounds(rounds: int, count: int) -> list[int]:
     return sorted({*torch.linspace(1, rounds, min(count, rounds)).round().int().tolist()})
 
 
+def server_path(rounds: Sequence[RecordedRound]) -> Tensor:
+    """Return the server's models: the initial one, and those after the rounds, [rounds + 1, P]."""
+    return torch.stack([rounds[0].before, *(each.after for each in rounds)])
+
+
 def replay_rounds(run: TrainedRun, seed: int, rounds: Sequence[int], label: str = "") -> list[RecordedRound]:
     """Train one seed of a run again and return the models of some rounds, on the CPU. Nothing is written.
 
@@ -83,10 +88,10 @@ def _record(training: Training, before: Tensor) -> RecordedRound:
 
 
 class PrincipalPlane(NamedTuple):
-    """The plane through a path's last point along its first two principal components.
+    """A plane along the first two principal components of a path, or of several.
 
     Args:
-        origin: the last point, [P].
+        origin: the last point of the path, the mean of all points of several, [P].
         directions: two orthogonal vectors of length 1, [2, P].
         explained: the share of the path's variance along each, [2].
     """
@@ -100,20 +105,22 @@ class PrincipalPlane(NamedTuple):
         return (points.double() - self.origin) @ self.directions.T
 
 
-def principal_plane(path: Tensor) -> PrincipalPlane:
-    """Return the plane that shows most of a path; the first point has coordinates above those of the path's mean.
+def principal_plane(*paths: Tensor) -> PrincipalPlane:
+    """Return the plane that shows most of the paths; the first point has coordinates above those of their mean.
 
     Args:
-        path: at least three points that do not lie on one line, [n, P].
+        paths: at least three points that do not lie on one line, each [n, P].
     """
-    centred = path.double() - path.double().mean(0)
+    points = torch.cat(paths).double()
+    origin = points[-1] if len(paths) == 1 else points.mean(0)
+    centred = points - points.mean(0)
     values, vectors = torch.linalg.eigh(centred @ centred.T)  # [n, n]: there are far fewer points than parameters
     if not values[-2] > 1e-12 * values[-1]:
         raise UserError(None, "trajectory", "needs a server that moves in two directions")
     values, vectors = values[-2:].flip(0), vectors[:, -2:].flip(1)
     vectors = vectors * torch.where(vectors[0] < 0, -1.0, 1.0)
     directions = (vectors / values.sqrt()).T @ centred
-    return PrincipalPlane(path[-1].double(), directions, values / centred.square().sum())
+    return PrincipalPlane(origin, directions, values / centred.square().sum())
 
 
 def axes_around(points: Tensor, count: int) -> tuple[Tensor, Tensor]:

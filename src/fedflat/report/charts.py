@@ -119,9 +119,11 @@ class Curves:
 
 @dataclass(frozen=True)
 class Trajectory:
-    """Where a server and its clients went, in the coordinates of a panel.
+    """Where a run's server and its clients went, in the coordinates of a panel.
 
     Args:
+        name: the run's name.
+        run: the run's number.
         rounds: the recorded rounds in ascending order; the first is 0, before training.
         server: (x, y) of the server's model after each of them.
         starts: (x, y) of the server's model before each of them.
@@ -129,6 +131,8 @@ class Trajectory:
         losses: the loss of the server's model after each of them, which lies outside the plane.
     """
 
+    name: str
+    run: int
     rounds: list[int]
     server: list[tuple[float, float]]
     starts: list[tuple[float, float]]
@@ -151,7 +155,7 @@ class Grid:
         text: what the cells say, row by row; empty for nothing.
         x_label: the label of the horizontal axis, where it is not that of the other panels.
         y_label: the label of the vertical axis, likewise.
-        trajectory: the path of a training on a loss landscape.
+        trajectories: the paths of trainings on a loss landscape; its `run` is None if there are several.
         members: the number of the run of each row and column, of a matrix of runs.
     """
 
@@ -165,7 +169,7 @@ class Grid:
     text: list[list[str]] = field(default_factory=list)
     x_label: str = ""
     y_label: str = ""
-    trajectory: Trajectory | None = None
+    trajectories: list[Trajectory] = field(default_factory=list)
     members: list[int] = field(default_factory=list)
 
 
@@ -200,7 +204,7 @@ class Grids:
     @property
     def rounds(self) -> list[int]:
         """Return the rounds that the trajectories of any panel have recorded."""
-        return sorted({round for grid in self.grids if grid.trajectory for round in grid.trajectory.rounds})
+        return sorted({round for grid in self.grids for path in grid.trajectories for round in path.rounds})
 
 
 Chart = Curves | Grids

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 from mpl_toolkits.mplot3d.art3d import Poly3DCollection  # type: ignore[import-untyped]
 
-from fedflat.report.charts import Grid, Grids
+from fedflat.report.charts import Grid, Grids, Trajectory
 from fedflat.report.matplotlib_axes import axis_formatter, escape_formulas, legend_columns, run_colour
 
 SHOWN_ROUNDS = 4  # whose clients a printed trajectory shows
@@ -38,7 +39,7 @@ def draw_grids(chart: Grids, width: float) -> Figure:
     figure = Figure(figsize=(width, 0.3 + min(1.06 * panel, 2.4) * rows), layout="constrained")
     share = not chart.rounds  # every trajectory has a plane of its own
     panels = figure.subplots(rows, columns, squeeze=False, sharex=share, sharey=share)
-    draw = _trajectory if chart.rounds else _contours if chart.relief else _heat_map
+    draw = _trajectories if chart.rounds else _contours if chart.relief else _heat_map
     images = [draw(axes, grid, chart) for axes, grid in _panels_with_grids(panels, chart)]
     if share:
         figure.supxlabel(chart.x.label, fontsize=8)
@@ -46,7 +47,18 @@ def draw_grids(chart: Grids, width: float) -> Figure:
     form = {} if chart.z.form == "number" else {"format": axis_formatter(chart.z)}
     bar = figure.colorbar(images[0], ax=panels, label=escape_formulas(chart.z.label), location="top", aspect=40, **form)
     bar.set_ticks(_scale_ticks(chart))
+    _legend_of_paths(figure, chart, width)
     return figure
+
+
+def _legend_of_paths(figure: Figure, chart: Grids, width: float) -> None:
+    """Name the paths of panels that have several."""
+    paths = {path.run: path.name for grid in chart.grids if len(grid.trajectories) > 1 for path in grid.trajectories}
+    handles = [Line2D([], [], color=run_colour(run), label=escape_formulas(name)) for run, name in paths.items()]
+    if handles:
+        per_row = legend_columns([*paths.values()], width)
+        figure.set_figheight(figure.get_figheight() + 0.16 * math.ceil(len(paths) / per_row))
+        figure.legend(handles=handles, loc="outside lower center", ncols=per_row, frameon=False, fontsize=7)
 
 
 def _scale_ticks(chart: Grids) -> list[float]:
@@ -107,23 +119,29 @@ def _levels(axes: Axes, grid: Grid, chart: Grids) -> Any:
     return filled
 
 
-def _trajectory(axes: Axes, grid: Grid, chart: Grids) -> Any:
-    """Draw the server's path on its landscape, and the clients of a few rounds: thin lines to their last models."""
-    assert grid.trajectory
-    filled, path, last = _levels(axes, grid, chart), grid.trajectory, len(grid.trajectory.rounds) - 1
-    for n in sorted({round(part * last / SHOWN_ROUNDS) for part in range(1, SHOWN_ROUNDS + 1)}):
-        for end in path.clients[n]:
-            axes.plot(*zip(path.starts[n], end, strict=True), color="white", linewidth=0.4, alpha=0.8)
-            axes.plot(*end, "o", color="#ff7a45", markersize=2, markeredgecolor="white", markeredgewidth=0.3)
-    x, y = zip(*path.server, strict=True)
-    axes.plot(x, y, color="black", linewidth=1.8)
-    axes.plot(
-        x, y, color="white", linewidth=0.9, marker="o", markersize=2, markeredgecolor="black", markeredgewidth=0.3
-    )
-    axes.plot(0, 0, "x", color="black", markersize=4, markeredgewidth=0.9)
+def _trajectories(axes: Axes, grid: Grid, chart: Grids) -> Any:
+    """Draw the servers' paths on a landscape, one in white, several in the colours of their runs with a legend."""
+    filled = _levels(axes, grid, chart)
+    several = len(grid.trajectories) > 1
+    for path in grid.trajectories:
+        _path(axes, path, run_colour(path.run) if several else "white", "white" if several else "black")
     axes.set_xlabel(escape_formulas(grid.x_label), fontsize=7)
     axes.set_ylabel(escape_formulas(grid.y_label), fontsize=7)
     return filled
+
+
+def _path(axes: Axes, path: Trajectory, colour: str, halo: str) -> None:
+    """Draw a server's path, and the clients of a few rounds: thin lines to their last models."""
+    last, client = len(path.rounds) - 1, "#ff7a45" if colour == "white" else colour
+    for n in sorted({round(part * last / SHOWN_ROUNDS) for part in range(1, SHOWN_ROUNDS + 1)}):
+        for end in path.clients[n]:
+            axes.plot(*zip(path.starts[n], end, strict=True), color="white", linewidth=0.4, alpha=0.8)
+            axes.plot(*end, "o", color=client, markersize=2, markeredgecolor="white", markeredgewidth=0.3)
+    x, y = zip(*path.server, strict=True)
+    dots: Any = {"marker": "o", "markersize": 2, "markeredgecolor": halo, "markeredgewidth": 0.3}
+    axes.plot(x, y, color=halo, linewidth=1.8)
+    axes.plot(x, y, color=colour, linewidth=0.9, **dots)
+    axes.plot(x[-1], y[-1], "x", color="black", markersize=4, markeredgewidth=0.9)
 
 
 def _contours(axes: Axes, grid: Grid, chart: Grids) -> Any:

@@ -5,7 +5,16 @@ const SURFACES = 8; // a browser keeps about this many WebGL contexts; further l
 const CAMERA = { eye: { x: 1.72, y: 1.12, z: 1.45 }, center: { x: 0, y: 0, z: -.12 }, up: { x: 0, y: 0, z: 1 } };
 
 /** The numbers of the panels that the selection shows. */
-const chosenPanels = chart => [...chart.grids.keys()].filter(n => chart.grids[n].run === null || isShown(RUNS[chart.grids[n].run]));
+const chosenPanels = chart => [...chart.grids.keys()].filter(n => {
+  const { run, trajectories } = chart.grids[n], runs = run === null ? trajectories.map(path => path.run) : [run];
+  return !runs.length || runs.some(number => isShown(RUNS[number]));
+});
+
+/** The runs that one panel shows together, with the names that their colours have: overlaid surfaces, or paths on one surface. */
+function namesIn(chart, n) {
+  if (chart.relief && viewOf(chart) === "overlay") return chosenPanels(chart).map(k => chart.grids[k]);
+  return chart.grids[n].trajectories.length > 1 ? shownPaths(chart.grids[n]) : [];
+}
 
 /** A name in lines of about 18 letters, as plotly writes them. */
 const inLines = name => plain(name.replace(/(.{1,18})(\s+|$)/g, "$1\n").trim()).replaceAll("\n", "<br>");
@@ -59,10 +68,9 @@ const lossBar = (chart, shown) => ({
   showscale: shown, colorbar: { thickness: 10, len: .8, outlinewidth: 0, title: { text: plain(chart.z.label), side: "right" }, tickformat: "~g" },
 });
 
-/** A cross at the model and a circle at the lowest point; the cross alone at the end of a path. */
+/** A cross at the model and a circle at the lowest point. */
 function marks(grid) {
-  const [x, y] = grid.trajectory ? [null, null] : lowest(grid), line = { color: grid.trajectory ? "#111111" : "#ffffff", width: 2 };
-  const marker = { symbol: ["cross-thin", "circle"], size: [11, 6], color: "#ffffff", line };
+  const [x, y] = lowest(grid), marker = { symbol: ["cross-thin", "circle"], size: [11, 6], color: "#ffffff", line: { color: "#ffffff", width: 2 } };
   return { x: [0, x], y: [0, y], mode: "markers", hoverinfo: "skip", showlegend: false, marker };
 }
 
@@ -72,13 +80,13 @@ function contours(chart, grid, theme, state, picture) {
     colorscale: even(VIRIDIS), ...lossBar(chart, picture), line: { width: .8, color: "rgba(255,255,255,.45)" },
     hovertemplate: `${chart.z.label} %{z:.4g}<extra></extra>`,
   };
-  const square = grid.trajectory ? {} : { constrain: "domain" }, along = (side, own) => axis({ ...side, label: own || side.label }, theme);
+  const paths = grid.trajectories.length, square = paths ? {} : { constrain: "domain" }, along = (side, own) => axis({ ...side, label: own || side.label }, theme);
   const layout = frame(theme, {
     margin: { l: 44, r: 8, t: 10, b: 40 },
     xaxis: { ...along(chart.x, grid.x_label), ...square },
-    yaxis: { ...along(chart.y, grid.y_label), ...square, ...(grid.trajectory ? {} : { scaleanchor: "x" }) },
+    yaxis: { ...along(chart.y, grid.y_label), ...square, ...(paths ? {} : { scaleanchor: "x" }) },
   });
-  return { data: [filled, ...(grid.trajectory ? pathTraces(chart, grid, false) : []), marks(grid)], layout };
+  return { data: [filled, ...(paths ? pathTraces(chart, grid, false) : [marks(grid)])], layout };
 }
 
 /** The same marks in 3-D, raised by half a level so that the surface does not hide them. */
@@ -101,12 +109,12 @@ function scene(chart, theme, state, grid = {}) {
 
 function surface(chart, grid, theme, state, picture) {
   const relief = {
-    type: "surface", x: grid.x, y: grid.y, z: grid.trajectory ? grid.z.map(row => row.map(z => z > chart.high ? null : z)) : grid.z, cmin: chart.low, cmax: chart.high, colorscale: even(VIRIDIS), ...lossBar(chart, picture),
+    type: "surface", x: grid.x, y: grid.y, z: grid.trajectories.length ? grid.z.map(row => row.map(z => z > chart.high ? null : z)) : grid.z, cmin: chart.low, cmax: chart.high, colorscale: even(VIRIDIS), ...lossBar(chart, picture),
     contours: { z: { show: true, ...levels(chart), color: "rgba(255,255,255,.6)", width: 1 } },
     lighting: { ambient: .75, diffuse: .5, specular: .08, roughness: .8 },
     hovertemplate: `${chart.z.label} %{z:.4g}<extra></extra>`,
   };
-  const marked = grid.trajectory ? pathTraces(chart, grid, true) : [raised(chart, grid)];
+  const marked = grid.trajectories.length ? pathTraces(chart, grid, true) : [raised(chart, grid)];
   return { data: [relief, ...marked], layout: frame(theme, { margin: { l: 0, r: 0, t: 0, b: 0 }, scene: scene(chart, theme, state, grid) }) };
 }
 

@@ -8,7 +8,7 @@ const home = chart => document.getElementById(chart.key);
 /** The elements in which plotly draws the chart's panels. */
 const plots = chart => [...home(chart).querySelectorAll(".plot")];
 /** How landscapes are drawn: "3d", "contours" or "overlay". */
-const viewOf = chart => webgl ? choices(chart.key).view || (chart.grids[0].trajectory ? "contours" : "3d") : "contours";
+const viewOf = chart => webgl ? choices(chart.key).view || (chart.grids[0].trajectories.length ? "contours" : "3d") : "contours";
 const isPrinting = () => document.documentElement.classList.contains("printing");
 
 /** Plotly's data and layout of each panel, null for a panel that is not shown; a picture has a scale of its own. */
@@ -88,11 +88,12 @@ function legend(chart) {
 
 /** The names of landscapes; one scene with all surfaces names them with their colours instead of the scale. */
 function namePanels(chart) {
-  const overlay = viewOf(chart) === "overlay", shown = chosenPanels(chart).map(n => chart.grids[n]);
+  const overlay = viewOf(chart) === "overlay";
   home(chart).querySelector(".scale").hidden = overlay;
   home(chart).querySelectorAll("h4").forEach((head, n) => {
-    head.textContent = overlay ? "" : chart.grids[n].name;
-    if (overlay) shown.forEach(grid => { head.insertAdjacentHTML("beforeend", sample({ run: grid.run, dash: 0 })); head.append(grid.name); });
+    const named = namesIn(chart, n);
+    head.textContent = named.length ? "" : chart.grids[n].name;
+    named.forEach(({ run, name }) => { head.insertAdjacentHTML("beforeend", sample({ run, dash: 0 })); head.append(name); });
   });
 }
 

@@ -16,10 +16,10 @@ function rows(chart) {
     return [["name", chart.x.label, chart.y.label, "low", "high"], ...chart.lines.flatMap(row)];
   }
   const row = grid => grid.y.flatMap((y, i) => grid.x.map((x, j) => [grid.name, x, y, blank(grid.z[i][j])]));
-  const way = ({ name, trajectory }) => trajectory ? trajectory.rounds.flatMap((round, n) => [
-    [`${name}, server, round ${round}`, ...trajectory.server[n], blank(trajectory.losses[n])],
-    ...trajectory.clients[n].map(end => [`${name}, client, round ${round}`, ...end, ""]),
-  ]) : [];
+  const way = grid => grid.trajectories.flatMap(({ name, rounds, server, losses, clients }) => rounds.flatMap((round, n) => [
+    [`${name}, server, round ${round}`, ...server[n], blank(losses[n])],
+    ...clients[n].map(end => [`${name}, client, round ${round}`, ...end, ""]),
+  ]));
   return [["name", chart.x.label, chart.y.label, chart.z.label], ...chart.grids.flatMap(grid => [...row(grid), ...way(grid)])];
 }
 
@@ -47,8 +47,10 @@ function heading(pen, names, middle, y) {
 
 /** Save all panels as one picture at twice the screen's resolution, with their names or a legend. */
 async function savePicture(chart) {
-  const overlay = chart.relief && viewOf(chart) === "overlay", names = chart.grids ? chart.grids.map(grid => [[grid.name, colours().ink]]) : [[]];
-  if (overlay) names.fill(chosenPanels(chart).map(n => [chart.grids[n].name, colour(chart.grids[n].run)]));
+  const overlay = chart.relief && viewOf(chart) === "overlay", names = (chart.grids || [null]).map((grid, n) => {
+    const named = grid ? namesIn(chart, n) : [];
+    return named.length ? named.map(({ run, name }) => [name, colour(run)]) : [[grid?.name, colours().ink]];
+  });
   const kept = panels(chart, true).map((panel, n) => [panel, names[n]]).filter(([panel]) => panel), drawn = kept.map(([panel]) => panel);
   const title = chart.grids ? 26 : 0, columns = Math.min(drawn.length, 3);
   const size = drawn.length > 1 ? { width: 460, height: 380 } : { width: 760, height: 460 };

@@ -1,9 +1,9 @@
-// The path of a training on a loss landscape (Trajectory in charts.py): that of the server up to the round that the slider
+// The paths of trainings on a loss landscape (Trajectory in charts.py): those of the servers up to the round that the slider
 // chose, and the clients of this round.
 const PIECES = 8; // of a straight line that follows a surface
 
 /** The rounds that the chart's panels have recorded. */
-const trajectoryRounds = chart => [...new Set(chart.grids.flatMap(grid => grid.trajectory.rounds))].sort((a, b) => a - b);
+const trajectoryRounds = chart => [...new Set(chart.grids.flatMap(grid => grid.trajectories.flatMap(path => path.rounds)))].sort((a, b) => a - b);
 /** The round that the reader chose, or the last. */
 const chosenRound = chart => choices(chart.key).round ?? trajectoryRounds(chart).at(-1);
 
@@ -33,20 +33,33 @@ function bent(points) {
   });
 }
 
-/** Plotly's traces of a panel's path; on a surface if `raise` is true. */
+/** The paths of a panel whose runs are selected. */
+const shownPaths = grid => grid.trajectories.filter(path => isShown(RUNS[path.run]));
+
+/** Plotly's traces of a panel's paths; on a surface if `raise` is true. One path is white, several have their runs' colours. */
 function pathTraces(chart, grid, raise) {
-  const { rounds, server, starts, clients, losses } = grid.trajectory, last = rounds.findLastIndex(round => round <= chosenRound(chart));
-  const place = points => raise ? above(chart, grid, points) : flat(points), line = points => place(raise ? bent(points) : points);
-  const way = server.slice(0, last + 1), spokes = clients[last].flatMap(end => [starts[last], end, [null, null]]), scale = raise ? .6 : 1;
-  const text = way.map((_, n) => `round ${rounds[n]}: loss ${losses[n]?.toPrecision(4) ?? "not finite"}`);
+  const several = grid.trajectories.length > 1;
+  return shownPaths(grid).flatMap(path => {
+    const look = several ? { paint: colour(path.run), halo: "#ffffff", client: colour(path.run) } : { paint: "#ffffff", halo: "#111111", client: "#ff7a45" };
+    return tracesOf(path, look, points => raise ? above(chart, grid, points) : flat(points), raise, chosenRound(chart));
+  });
+}
+
+/** The traces of one path up to a round: the clients of this round, the server's way, and a cross at its end. */
+function tracesOf({ name, rounds, server, starts, clients, losses }, { paint, halo, client }, place, raise, round) {
+  const last = rounds.findLastIndex(each => each <= round), line = points => place(raise ? bent(points) : points), scale = raise ? .6 : 1;
+  const way = server.slice(0, last + 1), spokes = clients[last].flatMap(end => [starts[last], end, [null, null]]);
+  const text = way.map((_, n) => `${plain(name)}, round ${rounds[n]}: loss ${losses[n]?.toPrecision(4) ?? "not finite"}`);
+  const cross = raise ? { symbol: "cross", size: 4, color: "#111111" } : { symbol: "cross-thin", size: 11, line: { color: "#111111", width: 2 } };
   return [
     { ...line(spokes), mode: "lines", line: { color: "#ffffff", width: raise ? 3 : 1.2 }, opacity: .8, meta: "spokes", ...silent },
-    { ...place(clients[last]), mode: "markers", marker: { color: "#ff7a45", size: 7 * scale, line: { color: "#ffffff", width: 1 } }, meta: "clients", showlegend: false,
-      hovertemplate: `a client after round ${rounds[last]}<extra></extra>` },
-    { ...line(way), mode: "lines", line: { color: "#111111", width: raise ? 7 : 4.5 }, meta: "shadow", ...silent },
-    { ...line(way), mode: "lines", line: { color: "#ffffff", width: raise ? 4 : 2 }, meta: "line", ...silent },
-    { ...place(way), mode: "markers", text, marker: { color: "#ffffff", size: way.map((_, n) => (n === last ? 11 : 5) * scale), line: { color: "#111111", width: 1 } },
+    { ...place(clients[last]), mode: "markers", marker: { color: client, size: 7 * scale, line: { color: "#ffffff", width: 1 } }, meta: "clients", showlegend: false,
+      hovertemplate: `a client of ${plain(name)} after round ${rounds[last]}<extra></extra>` },
+    { ...line(way), mode: "lines", line: { color: halo, width: raise ? 7 : 4.5 }, meta: "shadow", ...silent },
+    { ...line(way), mode: "lines", line: { color: paint, width: raise ? 4 : 2 }, meta: "line", ...silent },
+    { ...place(way), mode: "markers", text, marker: { color: paint, size: way.map((_, n) => (n === last ? 11 : 5) * scale), line: { color: halo, width: 1 } },
       meta: "server", showlegend: false, hovertemplate: "%{text}<extra></extra>" },
+    { ...place([server.at(-1)]), mode: "markers", marker: cross, ...silent },
   ];
 }
 
