@@ -33,6 +33,19 @@ def test_paired_over_shared_seeds_else_welch() -> None:
     assert mark_best([A, paired], higher=False) == ["", "best"]
 
 
+def test_two_shared_seeds_are_paired() -> None:
+    """Welch's test, blind to the seeds, would see two equal runs."""
+    assert mark_best([{0: 0.8, 1: 0.9}, {0: 0.79, 1: 0.8895, 2: 0.85}]) == ["best", ""]
+
+
+@pytest.mark.parametrize(("spread", "p", "mark"), [(0.38, 0.045, "best"), (0.45, 0.061, "tied")])
+def test_the_level_is_five_percent(spread: float, p: float, mark: str) -> None:
+    """Differences 1, 1 + e and 1 − e have t = √3 / e, and p = 0.05 at t = 4.303 with two degrees of freedom."""
+    other = shifted(A, [-0.01, -0.01 * (1 + spread), -0.01 * (1 - spread)])
+    assert difference_p_value(A, other) == pytest.approx(p, abs=1e-3)
+    assert mark_best([A, other])[0] == mark
+
+
 def test_best_must_beat_every_other_run() -> None:
     near, far = shifted(A, [-0.02, 0.01, -0.01]), shifted(A, [-0.5, -0.51, -0.5])
     assert mark_best([near, A, far]) == ["tied", "tied", ""]

@@ -43,6 +43,13 @@ def test_early_stopping(options: dict[str, Any], curve: list[float | None], stop
     assert stopping_round(ff.EarlyStopping(**options), [curve, curve]) == stops
 
 
+def test_the_mean_over_seeds_has_to_become_better() -> None:
+    """Neither the best seed nor the worst: in the first case the best stands still, in the second the worst rises."""
+    once = ff.EarlyStopping(patience=1)
+    assert stopping_round(once, [[0.1, 0.2, 0.3], [0.5, 0.5, 0.5]]) is None
+    assert stopping_round(once, [[0.1, 0.2, 0.3], [0.5, 0.3, 0.1]]) == 2
+
+
 def test_every_seed_has_to_reach_the_accuracy() -> None:
     assert stopping_round(ff.StopAtAccuracy(0.5), [[0.1, 0.5, 0.4], [0.1, 0.2, 0.6]]) == 3
     assert stopping_round(ff.StopAtAccuracy(0.5), [[0.1, 0.5, 0.4], [0.1, 0.2, 0.3]]) is None
