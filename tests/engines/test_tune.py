@@ -10,6 +10,7 @@ import signal
 import statistics
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,24 @@ def test_a_logarithmic_range_is_even_in_the_logarithm() -> None:
     drawn = search_points(BASE, {"rho": ff.SearchRange(1e-4, 1.0, log=True)}, ff.SearchOptions(trials=400))
     below = sum(point["rho"] < 1e-2 for point in drawn) / len(drawn)
     assert abs(below - 0.5) < 4 * math.sqrt(0.25 / 400)
+
+
+def test_a_grid_is_even_and_has_both_ends() -> None:
+    space = {"rho": ff.SearchRange(0.0, 1.0), "perturb": ["head", "all"]}
+    points = search_points(BASE, space, ff.SearchOptions(trials=11, sampler="grid"))
+    assert [point["rho"] for point in points if point["perturb"] == "all"] == [0.0, 0.25, 0.5, 0.75, 1.0]
+
+
+def test_random_points_depend_on_the_seed_and_options_are_drawn_apart() -> None:
+    """All values of a list are drawn equally often; two options with the same range are not correlated."""
+    space: dict[str, Any] = {"rho": ff.SearchRange(0.0, 1.0), "lam": ["tensor", "dim0", "fixed"]}
+    space["weight_decay"] = space["rho"]
+    drawn = {seed: search_points(BASE, space, ff.SearchOptions(trials=300, search_seed=seed)) for seed in (0, 1)}
+    assert drawn[0][0] != drawn[1][0]
+    counts = Counter(point["lam"] for point in drawn[0])
+    assert all(abs(counts[value] - 100) < 4 * math.sqrt(300 * 2 / 9) for value in space["lam"])
+    correlation = statistics.correlation(*([p[name] for p in drawn[0]] for name in ("rho", "weight_decay")))
+    assert abs(correlation) < 4 / math.sqrt(300)
 
 
 @given(

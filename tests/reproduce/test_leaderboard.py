@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 from invented_results import store
 
 from fedflat import FedAvg, FedSAM, FedSOL
-from fedflat.reproduce.leaderboard import leaderboard_page, method_text
-from fedflat.reproduce.results import StoredResults
+from fedflat.reproduce.leaderboard import last_tenth, leaderboard_page, method_text
+from fedflat.reproduce.results import StoredResults, read_record
 
 LDA = "fedsol/table2 cifar10 lda-0.1"
 PARAMETERS = 2_156_490  # of the CNN
@@ -40,6 +41,25 @@ def test_ranking_by_the_last_tenth_and_never_by_the_best_round(tmp_path: Path) -
     assert rows[0][7] == (
         '`fedflat reproduce fedsol/table2 --cells "cifar10 lda-0.1 fedsol" --seeds 0 1 --precision tf32`'
     )
+
+
+def test_the_last_tenth_is_rounded_up(tmp_path: Path) -> None:
+    """Two of eleven evaluations."""
+    store(tmp_path, f"{LDA} fedavg", 52.0, curve=[*([n, 40.0] for n in range(9)), [285, 50.0], [300, 52.0]])
+    assert last_tenth(read_record(next(tmp_path.glob("*/*/*.json"))))[0] == 51.0
+
+
+def test_every_seed_has_to_reach_the_target_and_time_is_shared(tmp_path: Path) -> None:
+    """FedSOL's second seed never reaches FedAvg's 50. Its two seeds and two other runs took 50 seconds together."""
+    store(tmp_path, f"{LDA} fedavg", 50.0, curve=[[300, 50.0]])
+    store(tmp_path, f"{LDA} fedsol", 60.0, 60.0, curve=[[300, 60.0]])
+    path = next(path for path in tmp_path.glob("*/*/*.json") if read_record(path).cell.endswith("fedsol"))
+    stored = json.loads(path.read_text())
+    stored["seeds"]["1"]["curve"] = [[300, 45.0]]
+    stored["runs"][0]["together"] = 4
+    path.write_text(json.dumps(stored))
+    (fedsol,) = (row for row in page_rows(tmp_path) if row[0] == "fedsol")
+    assert (fedsol[4], fedsol[5]) == ("never", "12")
 
 
 def test_settings_are_not_mixed(tmp_path: Path) -> None:

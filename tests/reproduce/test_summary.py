@@ -45,6 +45,13 @@ def test_what_fails_as_printed_is_reproduced(tmp_path: Path) -> None:
     assert counted(tmp_path) == [("FedSOL Table 2", "paper", "2 of 144", "1", "0", "1", "0")]
 
 
+def test_cells_that_are_printed_as_failed_can_be_reproduced_too(tmp_path: Path) -> None:
+    """Six of the 66 numbers of FedGloSS's Table 3 are an X."""
+    store(tmp_path, "fedgloss/table3 cnn cifar100 alpha-0 feddyn", 1.0)
+    rows = count_rows(cell_verdicts(StoredResults(tmp_path)))
+    assert [row[2:] for row in rows if row[0] == "FedGloSS Table 3"] == [("1 of 66", "1", "0", "0", "0")]
+
+
 def test_the_authors_variant_answers_a_claim_and_original_images_do_before_jpeg(tmp_path: Path) -> None:
     claim = Claim("", "fedsol/table2", "cifar10 lda-0.1", "fedsol", ("fedavg",))
     assert believed_claim(claim, StoredResults(tmp_path)).variant == ""
@@ -56,6 +63,13 @@ def test_the_authors_variant_answers_a_claim_and_original_images_do_before_jpeg(
         elif not variant:
             assert believed_claim(claim, StoredResults(tmp_path)).variant == ""
     assert believed_claim(claim, StoredResults(tmp_path)).variant == "authors"
+
+
+def test_no_cause_is_sought_on_jpeg_images(tmp_path: Path) -> None:
+    store(tmp_path, f"{LDA} fednova", 40.0, data=JPEG)
+    stored = StoredResults(tmp_path)
+    assert [each.verdict for each in cell_verdicts(stored)]
+    assert cause_rows(cell_verdicts(stored), stored, tmp_path) == []
 
 
 def test_causes(tmp_path: Path) -> None:

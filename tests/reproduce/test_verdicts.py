@@ -68,6 +68,30 @@ def test_allowed_distance(tmp_path: Path) -> None:
     assert allowed_difference(flat, None) == pytest.approx(2 * math.hypot(0.05, 0.05 * 2.03))
 
 
+def test_the_order_must_be_that_of_the_paper_for_every_rival(tmp_path: Path) -> None:
+    """64.13 is above FedAvg's and FedSAM's numbers; here FedSAM is better."""
+    for name, value in ((FEDSOL, 55.0), (FEDAVG, 40.0), ("fedsol/table2 cifar10 lda-0.1 fedsam", 60.0)):
+        store(tmp_path, name, value)
+    assert verdict_on(tmp_path, FEDSOL) == NOT_REPRODUCED
+
+
+def test_a_rival_trained_on_other_images_does_not_count(tmp_path: Path) -> None:
+    store(tmp_path, FEDSOL, 70.0)
+    store(tmp_path, FEDAVG, 60.0, data="CIFAR-10 (JPEG)")
+    assert verdict_on(tmp_path, FEDSOL) == OUTSIDE
+    store(tmp_path, FEDAVG, 60.0)
+    assert verdict_on(tmp_path, FEDSOL) == RANKING
+
+
+@pytest.mark.parametrize(("method", "last"), [("fedgloss", 50.0), ("scaffold", 70.0)])
+def test_an_accuracy_that_only_the_paper_or_only_we_reach(tmp_path: Path, method: str, last: float) -> None:
+    """FedAvg's 60 is reached by the paper's FedGloSS, and never by its SCAFFOLD."""
+    column = "cnn cifar10 alpha-0"
+    store(tmp_path, f"fedgloss/table3 {column} fedavg", 60.0)
+    store(tmp_path, f"fedgloss/table3 {column} {method}", last, curve=[[10_000, last]])
+    assert verdict_on(tmp_path, f"fedgloss/table10 {column} rounds {method}") == NOT_REPRODUCED
+
+
 def test_no_verdict_after_fewer_rounds(tmp_path: Path) -> None:
     store(tmp_path, FEDSOL, 64.0, rounds=100)
     assert verdict_on(tmp_path, FEDSOL) == ""
