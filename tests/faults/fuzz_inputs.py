@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import random
 import shutil
 import signal
@@ -169,9 +170,9 @@ class FuzzSuite:
 
 
 def damage(file: Path, chance: random.Random) -> None:
-    """Change a file: some bytes, its end, a value inside, or all of it."""
+    """Change a file: some bytes, its end, a value inside, or all of it; or put a pipe in its place."""
     data = bytearray(file.read_bytes())
-    how = chance.randrange(6)
+    how = chance.randrange(7)
     if how == 0:
         file.unlink()
     elif how == 1:
@@ -183,6 +184,9 @@ def damage(file: Path, chance: random.Random) -> None:
     elif how == 3:
         file.write_bytes(chance.choice(ODD_JSON))
     elif how == 4:
+        file.unlink()
+        os.mkfifo(file)
+    elif how == 5:
         file.write_bytes(data + bytes(data[: chance.randrange(len(data) + 1)]))
     else:
         file.write_bytes(_with_another_value(bytes(data), chance))

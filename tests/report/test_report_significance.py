@@ -70,3 +70,22 @@ def test_a_diverged_run_is_never_bold(make_run: Callable[..., Path]) -> None:
     runs = [read_stored_run(folder) for folder in folders]
     results = {n: run.result for n, run in enumerate(runs) if run.result}
     assert set(mark_results(judge_results(results, training_settings(runs), 0.5)).values()) == {""}
+
+
+def test_fewer_rounds_to_the_target_are_better(make_run: Callable[..., Path]) -> None:
+    folders = [make_run("slow", [0.1, 0.2, 0.3, 0.7]), make_run("fast", [0.7] * 4, method=FedSAM())]
+    runs = [read_stored_run(folder) for folder in folders]
+    results = {n: run.result for n, run in enumerate(runs) if run.result}
+    column = judge_results(results, training_settings(runs), 0.5)["rounds to {target}"]
+    assert column.marks() == {0: "", 1: "best"}
+
+
+def test_the_last_tenth_is_judged_beside_the_last_round(make_run: Callable[..., Path]) -> None:
+    """The last two of twenty rounds have the mean 0.7 in one run, which ends at 0.5, and 0.55 in the other."""
+    rounds = [0.4] * 18
+    folders = [make_run("high", [*rounds, 0.9, 0.5]), make_run("rising", [*rounds, 0.5, 0.6], method=FedSAM())]
+    runs = [read_stored_run(folder) for folder in folders]
+    results = {n: run.result for n, run in enumerate(runs) if run.result}
+    judged = judge_results(results, training_settings(runs), 0.95)
+    assert judged["last 10 %"].marks() == {0: "best", 1: ""}
+    assert judged["{metric}"].marks() == {0: "", 1: "best"}

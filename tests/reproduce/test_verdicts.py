@@ -6,6 +6,7 @@ import json
 import math
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 from invented_results import find_cell, store
@@ -280,7 +281,7 @@ class FakeResult:
 
     def __init__(self, accuracies: dict[int, float]) -> None:
         self.rounds = max(accuracies)
-        self.history = [{"round": r, "seed": 0, "accuracy": a} for r, a in accuracies.items()]
+        self.history: list[dict[str, Any]] = [{"round": r, "seed": 0, "accuracy": a} for r, a in accuracies.items()]
 
 
 def test_numbers_of_a_history() -> None:
@@ -305,3 +306,12 @@ def test_a_run_that_ends_early_keeps_its_last_accuracy(rounds: int, last100: flo
     numbers = accuracy_numbers(ended, 0, Experiment(rounds=rounds, eval_every=10))  # type: ignore[arg-type]
     assert (numbers["final"], numbers["last50"]) == (10.0, pytest.approx(10.0))
     assert (numbers["last100"], numbers["half"]) == (pytest.approx(last100), pytest.approx(half))
+
+
+def test_probes_count_as_they_were_measured_last() -> None:
+    """Of a list, such as accuracies by class, the lowest value counts; the last round was not probed."""
+    ended = FakeResult({10: 0.1, 20: 0.2, 30: 0.3})
+    for row, drift in zip(ended.history, (3.0, 2.0), strict=False):
+        row["probes"] = {"drift": drift, "classes": [0.9, None, drift / 10, 0.5]}
+    numbers = accuracy_numbers(ended, 0, Experiment(rounds=30, eval_every=10))  # type: ignore[arg-type]
+    assert (numbers["drift"], numbers["classes"]) == (2.0, 0.2)
