@@ -122,3 +122,38 @@ def test_given_weights(tmp_path):
     (tmp_path / "torn.safetensors").write_bytes(b"12")
     with pytest.raises(ff.UserError, match="cannot be read as a safetensors file"):
         load_weights(adapted, tmp_path / "torn.safetensors")
+
+
+def test_layers_and_weights_that_are_used_twice_train_in_every_engine():
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.again = nn.Linear(64, 8, bias=False), nn.Linear(64, 8, bias=False)
+            self.again.weight = self.first.weight
+            self.middle, self.last = nn.Linear(8, 8), nn.Linear(8, 10)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = x.flatten(1)
+            return self.last(self.middle(self.middle(self.first(x)).relu() + self.again(x)))
+
+    model = Twice()
+    tiny = {"model": model, "rounds": 2, "clients": 4, "cohort": 2, "local_epochs": 1}
+    results = [ff.run(ff.Experiment(engine=engine, **tiny)) for engine in ("sequential", "batched")]
+    losses = [result.history[-1]["loss"] for result in results]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    assert results[0].parameters == 64 * 8 + 8 * 8 + 8 + 8 * 10 + 10
+    task = ff.Task(model)
+    trained = task.module(torch.ones(task.size))
+    assert trained.again.weight is trained.first.weight
+    assert {name for name, _ in model.named_parameters()} == set(task.shapes)
+    x = torch.randn(3, 64)
+    three = Batch(x, torch.zeros(3, dtype=torch.int64), torch.ones(3, dtype=torch.bool), None)
+    assert torch.allclose(task.outputs(torch.ones(task.size), three), trained(x))
+
+
+def test_compiled_models_train_as_they_were_and_lazy_ones_are_refused():
+    model = nn.Linear(64, 10)
+    adapted, _ = adapt_layers(torch.compile(model))
+    assert [name for name, _ in adapted.named_parameters()] == ["weight", "bias"]
+    with pytest.raises(ff.UserError, match="call it once with a sample before"):
+        adapt_layers(nn.LazyLinear(10))

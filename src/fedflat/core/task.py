@@ -135,6 +135,24 @@ class _Parts(nn.Module):
         return target(*inputs, **named)
 
 
+def tied_parameters(model: nn.Module) -> dict[str, str]:
+    """Return the further names of parameters that several modules share, and the first name of each.
+
+    A module that is used in several places has its parameters once. torch ties both kinds by name, and then leaves
+    a module that is used twice without its parameters (functional_call with tie_weights).
+
+    Args:
+        model: any model.
+    """
+    first: dict[nn.Parameter, str] = {}
+    tied = {}
+    for prefix, module in model.named_modules():
+        for own, parameter in module.named_parameters(prefix, recurse=False):
+            if first.setdefault(parameter, own) != own:
+                tied[own] = first[parameter]
+    return tied
+
+
 class Task:
     """What is learned: a model whose trained parameters are one flat vector w, [P], a loss and metrics.
 
@@ -174,6 +192,7 @@ class Task:
         self.size = sum(self.sizes)
         self.frozen = {name: p.detach() for name, p in model.named_parameters() if not p.requires_grad}
         self._frozen = {f"model.{name}": self._to_compute(p) for name, p in self.frozen.items()}
+        self._tied = tied_parameters(self._parts)
         self.norm_layers = tracking_layers(model)
         self._channels = [len(layer.averages()[0]) for layer in self.norm_layers.values()]
         self.statistics: NormStatistics | None = None
@@ -269,12 +288,13 @@ class Task:
         inputs = tuple(self._to_compute(x, dtype) for x in inputs)
         named_inputs = {name: self._to_compute(x, dtype) for name, x in named_inputs.items()}
         parameters |= {f"model.{name}": average for name, average in self._buffers().items()}
+        parameters |= {name: parameters[first] for name, first in self._tied.items() if first in parameters}
         evaluated = batch is None or batch.key is None
         running = self.statistics is not None and self._updated is None and evaluated
         _current_batch.extend([] if batch is None else [batch])
         try:
             with using_statistics(StatisticsUse(running, self._updated)):
-                outputs = functional_call(self._parts, parameters, (part, *inputs), named_inputs)
+                outputs = functional_call(self._parts, parameters, (part, *inputs), named_inputs, tie_weights=False)
         finally:
             _current_batch.clear()
         outputs = getattr(outputs, "logits", outputs)  # Hugging Face models return a structure

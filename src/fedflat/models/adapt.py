@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from fedflat.errors import NOT_SHOWN, UserError
 from fedflat.models.layers import BatchNorm, Dropout
@@ -35,6 +36,9 @@ def adapt_layers(model: nn.Module, track: bool = False) -> tuple[nn.Module, str]
     """
     if not isinstance(model, nn.Module):
         return model, ""
+    model = getattr(model, "_orig_mod", model)  # that of torch.compile, which engines cannot trace
+    if any(map(is_lazy, model.parameters())):
+        raise UserError("model", NOT_SHOWN, "has layers without sizes (nn.Lazy…); call it once with a sample before")
     found = dict.fromkeys(module for _, _, module in _replaceable(model))
     model = copy.deepcopy(model)
     for layer in model.modules():
