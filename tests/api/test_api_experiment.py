@@ -162,7 +162,10 @@ REFUSED = [
     ({"model": nn.Sequential(nn.Linear(5, 3), nn.AlphaDropout(0.5))}, "global random state"),
     ({"task": "regresion"}, r'task="regresion": must be one of auto, classification, .* .did you mean regression'),
     ({"task": "next-token"}, r'task="next-token": needs targets that are tokens, whole numbers \[n, length\]'),
-    ({"method": ff.FedNTD(), "dataset": NUMBERS}, 'task="regression": this method compares class scores'),
+    (
+        {"method": ff.FedNTD(), "dataset": NUMBERS, "model": "mlp"},
+        'method fedntd: task="regression": this method compares class scores',
+    ),
     ({"init": "no.safetensors"}, 'init="no.safetensors": there is no such file'),
     ({"method": ff.FedSOL()}, 'has no parts `features` and `head`; use perturb="all"'),
     ({"method": ff.FedSOL(rho=-1.0)}, "rho=-1.0: must be at least 0"),

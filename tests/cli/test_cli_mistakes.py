@@ -65,7 +65,7 @@ FLAGS = [
     ("run fedavg --dataset csv:tab.csv", "(did you mean table:tab.csv?)"),
     ("run fedavg --dataset table:tab.csv --target price", "--dataset table:tab.csv: there is no file tab.csv"),
     ("run fedavg --task multilabel", "--task multilabel: needs targets that are 0 or 1 for each label"),
-    ("run fedntd --task regression --model mlp", "--task regression: this method compares class scores"),
+    ("run fedntd --task regression --model mlp", "method fedntd: --task regression: this method compares class scores"),
     ("run fedavg --holdout-clients 0.01", "--holdout-clients 0.01: holds out 0 of 20 clients"),
     ("run fedavg --dataset /proc/self/task", "(did you mean folder:/proc/self/task?)"),
     ("run FedAVG", "method FedAVG: unknown (did you mean fedavg?)"),

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedflat.core.task import Batch, Task
-from fedflat.errors import UserError, near_miss
+from fedflat.errors import NOT_SHOWN, UserError, near_miss
 from fedflat.own_code import is_own_code, load_own_code
 
 IGNORED = -100  # a target that counts neither in the loss nor in a metric, as elsewhere in PyTorch
@@ -59,7 +59,10 @@ class Regression(Task):
 
     def sample_losses(self, outputs: Tensor, batch: Batch) -> Tensor:
         """Return the mean squared error of each sample, [B]."""
-        return (outputs.flatten(1) - batch.y.reshape(len(batch.y), -1)).square().mean(-1)
+        numbers, targets = (t.reshape(len(batch.y), -1) for t in (outputs, batch.y))
+        if numbers.shape != targets.shape:  # they would be broadcast
+            raise ValueError(f"{numbers.shape[1]} numbers for {targets.shape[1]} targets; classes are whole numbers")
+        return (numbers - targets).square().mean(-1)
 
     def metrics(self, predictions: Tensor, targets: Tensor) -> dict[str, Tensor | float]:
         """Return mse, mae and r2; the latter is averaged over numbers."""
@@ -120,7 +123,11 @@ Function = Callable[[Tensor, Tensor], Any]  # of outputs [n, ...] and targets [n
 
 
 def make_task(
-    loss: Function, metrics: Mapping[str, Function], higher_is_better: bool = True, name: str = "own"
+    loss: Function,
+    metrics: Mapping[str, Function],
+    higher_is_better: bool = True,
+    name: str = "own",
+    class_scores: bool = False,
 ) -> type[Task]:
     """Return a task made of functions. The first metric is the main one.
 
@@ -132,16 +139,20 @@ def make_task(
         metrics: each maps the outputs and targets of the whole test set to one number.
         higher_is_better: whether a larger main metric is better.
         name: what the run folder calls the task.
+        class_scores: whether outputs are scores of classes, [B, classes], and targets are classes. Methods such as
+            FedSOL and FedNTD need them.
 
     Raises:
-        UserError: there is no metric.
+        UserError: the loss or a metric is not a function, or there is no metric.
     """
+    if not callable(loss):
+        raise UserError("loss", loss, "must be a function of outputs and targets")
+    if not isinstance(metrics, Mapping) or not all(map(callable, metrics.values())):
+        raise UserError("metrics", metrics, 'must be functions by name, such as {"mae": lambda outputs, targets: …}')
     if not metrics:
         raise UserError("metrics", dict(metrics), "give at least one metric; the first is the main one")
 
     class OwnTask(Task):
-        class_scores = False
-
         def sample_losses(self, outputs: Tensor, batch: Batch) -> Tensor:
             return loss(outputs, batch.y)
 
@@ -149,6 +160,7 @@ def make_task(
             return {key: function(predictions, targets) for key, function in metrics.items()}
 
     OwnTask.name, OwnTask.metric, OwnTask.higher_is_better = name, next(iter(metrics)), higher_is_better
+    OwnTask.class_scores = class_scores
     return OwnTask
 
 
@@ -161,6 +173,11 @@ def find_task(task: Any) -> type[Task]:
     task = load_own_code("task", task) if is_own_code(task) else task
     if isinstance(task, type) and issubclass(task, Task):
         return task
+    if isinstance(task, Task):
+        raise UserError("task", NOT_SHOWN, f"give the class {type(task).__name__}, not an object of it")
+    if callable(task):
+        allowed = "must be a name or a subclass of fedflat.Task; fedflat.make_task(loss, metrics) makes one"
+        raise UserError("task", task, allowed)
     if not isinstance(task, str) or task not in TASKS:
         names = ["auto", *TASKS]
         allowed = f"must be one of {', '.join(names)}, or a fedflat.Task of your own, FILE.py:CLASS"

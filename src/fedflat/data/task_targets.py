@@ -22,7 +22,7 @@ def fit_targets(dataset: Dataset, task: type[Task]) -> Dataset:
 
     Args:
         dataset: the data set.
-        task: the task; targets of a task that the package does not have are not checked.
+        task: the task; of one that the package does not have only those of classes are checked.
 
     Raises:
         UserError: the targets are of another kind.
@@ -30,10 +30,13 @@ def fit_targets(dataset: Dataset, task: type[Task]) -> Dataset:
     if issubclass(task, TASKS["regression"]) and not dataset.y.is_floating_point():
         numbers = dataset.y[0].numel() if len(dataset.y) else 1
         return replace(dataset, y=dataset.y.float(), y_test=dataset.y_test.float(), classes=numbers)
-    if task in TASKS.values() and task.name != "regression" and not _suits(dataset, task.name):
+    needed = task.name if task in TASKS.values() else "classification" if task.class_scores else "regression"
+    if needed != "regression" and not _suits(dataset, needed):
         kind = str(dataset.y.dtype).removeprefix("torch.")
         given = f"{kind} {['n', *dataset.y.shape[1:]]}".replace("'", "")
-        raise UserError("task", task.name, f"needs targets that are {NEEDED[task.name]}; those of the data are {given}")
+        other = "" if task in TASKS.values() else "; a task without classes says class_scores = False"
+        problem = f"needs targets that are {NEEDED[needed]}; those of the data are {given}{other}"
+        raise UserError("task", task.name, problem)
     return dataset
 
 

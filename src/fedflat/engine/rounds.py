@@ -28,6 +28,7 @@ from torch import Tensor
 from fedflat.core.local_training import example_messages, initial_client_state
 from fedflat.core.method import Cohort, Method
 from fedflat.core.optimiser import Optimiser
+from fedflat.core.output_check import compute_metrics
 from fedflat.core.state import ClientStore, pack_state, tree_map, unpack_state
 from fedflat.core.task import Batch, Task, split_batch
 from fedflat.engine.aggregation import PLAIN_MEANS, Aggregation
@@ -334,8 +335,7 @@ def evaluate(
         loss = loss + task.output_loss(outputs, batch).to(wide) * task.weight(batch)
         weight = weight + task.weight(batch)
         predictions.append(task.predictions(outputs, batch))
-    measure = task.all_metrics if every_metric else task.metrics
-    metrics = measure(torch.cat(predictions), data.y)
+    metrics = compute_metrics(task, torch.cat(predictions), data.y, every_metric)
     values = [torch.as_tensor(v, dtype=wide, device=params.device) for v in (loss / weight, *metrics.values())]
     mean_loss, *numbers = torch.stack(values).tolist()
     return Evaluation(mean_loss, dict(zip(metrics, numbers, strict=True)))

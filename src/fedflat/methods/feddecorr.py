@@ -18,7 +18,7 @@ from torch.func import grad
 
 from fedflat.core.method import Method
 from fedflat.core.task import Batch, Task
-from fedflat.errors import UserError
+from fedflat.methods.shared import feature_vectors
 from fedflat.options import NonNegative
 
 
@@ -42,13 +42,11 @@ class FedDecorr(Method):
         """Return the gradient of cross entropy and penalty; both use the same features.
 
         Raises:
-            UserError: the model has no parts `features` and `head`.
+            UserError: the model has no vectors of features.
         """
-        if not task.has_head:
-            raise UserError(None, "method feddecorr", "the model has no parts `features` and `head`; use another model")
 
         def loss(v: Tensor) -> Tensor:
-            z = task.features(v, batch)
+            z = feature_vectors(task, v, batch, "feddecorr")
             return task.output_loss(task.head(v, z), batch) + self.beta * self._correlation(z, batch)
 
         return grad(loss)(w), client

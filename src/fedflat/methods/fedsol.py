@@ -48,8 +48,8 @@ class FedSOL(Method):
 
     def step(self, task: Task, w: Tensor, batch: Batch, msg: Any, client: Any) -> tuple[Tensor, Any]:
         """∇f(w_k + ε)."""
-        check_part(task, self.perturb)
         teacher = task.logits(msg.params, batch)
+        check_part(task, self.perturb)
         if self.perturb == "head":
             return self._head_step(task, w, batch, msg.params, teacher), client
         g = grad(lambda v: kl_loss(task, task.logits(v, batch), teacher, batch, self.temperature))(w)

@@ -20,7 +20,7 @@ from torch.func import grad
 from fedflat.core.method import Local, Method, Reply
 from fedflat.core.task import Batch, Task
 from fedflat.core.vectors import cosine
-from fedflat.errors import UserError
+from fedflat.methods.shared import feature_vectors
 from fedflat.options import NonNegative, Positive
 
 
@@ -54,11 +54,9 @@ class MOON(Method):
         """Return the gradient of cross entropy and contrastive loss; both use the same features.
 
         Raises:
-            UserError: the model has no parts `features` and `head`.
+            UserError: the model has no vectors of features.
         """
-        if not task.has_head:
-            raise UserError(None, "method moon", "the model has no parts `features` and `head`; use another model")
-        z_global, z_previous = task.features(msg.params, batch), task.features(client.previous, batch)
+        z_global, z_previous = (feature_vectors(task, v, batch, "moon") for v in (msg.params, client.previous))
 
         def loss(v: Tensor) -> Tensor:
             z = task.features(v, batch)

@@ -16,6 +16,7 @@ from torch import Tensor
 from fedflat.core.method import Cohort, Local
 from fedflat.core.task import Batch, Task
 from fedflat.core.vectors import unit
+from fedflat.errors import UserError
 
 StepCount = Literal["plain", "momentum"]  # the number of local steps: as counted, or corrected for momentum
 DualDivisor = Literal["paper", "released"]  # of a server's dual: N clients, or N times the cohort's size
@@ -46,6 +47,29 @@ def sam_grad(task: Task, w: Tensor, batch: Batch, rho: float | Tensor) -> Tensor
     if is_zero(rho):
         return g
     return task.grad(w + rho * unit(g), batch)
+
+
+def feature_vectors(task: Task, w: Tensor, batch: Batch, method: str) -> Tensor:
+    """Return the features before the last layer, [B, F].
+
+    Args:
+        task: the model.
+        w: its parameters, [P].
+        batch: the samples.
+        method: the name of the method that compares features.
+
+    Raises:
+        UserError: the model has no parts `features` and `head`, or its features are no vectors.
+    """
+    subject = f"method {method}"
+    if not task.has_head:
+        problem = "the model has no parts `features` and `head`; give it these, with forward(x) = head(features(x))"
+        raise UserError(None, subject, problem)
+    features = task.features(w, batch)
+    if features.dim() != 2:
+        problem = f"compares one vector of features for each sample, [B, F]; the model's are {list(features.shape)}"
+        raise UserError(None, subject, problem)
+    return features
 
 
 class PerturbedTask(Task):

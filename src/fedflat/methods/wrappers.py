@@ -22,6 +22,12 @@ from fedflat.methods.fedavg import FedAvg
 from fedflat.options import Count, Fraction, NonNegative, Positive
 
 
+def innermost_method(method: Method) -> Method:
+    """Return the method inside all wrappers."""
+    inner = getattr(method, "inner", None)
+    return innermost_method(inner) if isinstance(inner, Method) else method
+
+
 def training_params(server: Any) -> Tensor:
     """Return the model from which training continues, [P]: `params` of the innermost method.
 

@@ -43,6 +43,7 @@ PROBES: dict[str, Probe] = {
     "communication": probe_communication,
     "cost": probe_cost,
 }
+PROBES_OF_CLASSES = ("classes", "class-forgetting", "proximal")
 
 
 def check_probe_names(names: Sequence[str]) -> None:
@@ -50,6 +51,12 @@ def check_probe_names(names: Sequence[str]) -> None:
     for name in names:
         if name not in PROBES:
             raise UserError("probes", name, f"unknown{near_miss(name, PROBES)}; probes are {', '.join(PROBES)}")
+
+
+def check_probes_without_classes(names: Sequence[str], task: str) -> None:
+    """Raise UserError if a probe compares classes; `task` is one that has none."""
+    if found := [name for name in names if name in PROBES_OF_CLASSES]:
+        raise UserError("probes", found[0], f"compares classes, which the task {task} does not have")
 
 
 def refuse_probes(names: Sequence[str]) -> None:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from fedflat.core.method import Method
 from fedflat.errors import UserError, mention
+from fedflat.methods.wrappers import innermost_method
 from fedflat.probes.probe import state_with
 from fedflat.runs.build import BuiltRun, partition_name
 from fedflat.runs.experiment import COLUMN_OPTIONS, TABLE_OPTIONS, Experiment, Setting
@@ -143,7 +144,7 @@ def advice(experiment: Experiment, built: BuiltRun) -> Iterator[str]:
         if value != getattr(Setting, option) and (why := reason(experiment, built)):
             yield str(UserError(option, value, why))
     yield from _method_advice(experiment.method)
-    name = type(_innermost(experiment.method)).__name__
+    name = type(innermost_method(experiment.method)).__name__
     if name in ONE_STEP_IS_FEDAVG and _one_step(experiment, built):
         yield f"{name} with one local step in a round is FedAvg: it differs from the second step on"
 
@@ -158,12 +159,6 @@ def _method_advice(method: Method) -> Iterator[str]:
                 yield str(UserError(rule.option, value, problem))
     if isinstance(inner := getattr(method, "inner", None), Method):
         yield from _method_advice(inner)
-
-
-def _innermost(method: Method) -> Method:
-    """The method inside all wrappers."""
-    inner = getattr(method, "inner", None)
-    return _innermost(inner) if isinstance(inner, Method) else method
 
 
 def _one_step(experiment: Experiment, built: BuiltRun) -> bool:

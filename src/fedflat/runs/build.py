@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedflat.core.local_training import reply_uses_steps
 from fedflat.core.method import Method
-from fedflat.core.model_check import check_model_output
+from fedflat.core.output_check import check_model_output
 from fedflat.core.task import Task
 from fedflat.data.arrays import input_tensors
 from fedflat.data.batches import ClientBatches
@@ -136,10 +136,17 @@ def _check_given_model(
     experiment: Experiment, task: Task, params: Tensor, client_data: ClientBatches, classes: int
 ) -> None:
     """Try a model that may not suit the data: one of the user's, or one for another task."""
-    given = not isinstance(experiment.model, str) or is_own_code(experiment.model) or is_hugging_face(experiment.model)
-    if len(client_data.y) and (given or type(task) is not Task or experiment.model in TEXT_MODELS):
-        two = client_data.samples(torch.tensor([0, len(client_data.y) - 1]))  # of a single sample, twice the same
-        check_model_output(task, params, two, classes)
+    tokens = [t for t in input_tensors(client_data.dataset.x) if t.dtype == torch.int64]
+    of_other_kind = tokens or type(task) is not Task or experiment.model in TEXT_MODELS
+    if len(client_data.y) and (is_own_model(experiment) or of_other_kind):
+        largest_token = [int(t.flatten(1).amax(1).argmax()) for t in tokens]
+        rows = torch.tensor([0, len(client_data.y) - 1, *largest_token])  # of a single sample, twice the same
+        check_model_output(task, params, client_data.samples(rows), classes)
+
+
+def is_own_model(experiment: Experiment) -> bool:
+    """Return whether the model is not one of this package."""
+    return not isinstance(experiment.model, str) or is_own_code(experiment.model) or is_hugging_face(experiment.model)
 
 
 def _with_norm_statistics(experiment: Experiment, task: Task, params: Tensor) -> Method:

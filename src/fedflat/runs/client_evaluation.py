@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fedflat.core.metric import client_spread
 from fedflat.core.random import choose_without_replacement, hash_words, purpose_key
@@ -124,10 +125,18 @@ def _spread_over(
         samples = rows.samples(data)
         for of_seed, trial in zip(values, trials, strict=True):
             evaluator = with_server_statistics(task, trial.server)
-            of_seed.append(main_metric(evaluator, trial.server.params, samples))
+            of_seed.append(_metric_of_client(evaluator, trial.server.params, samples))
     spreads = [client_spread(of_seed, task.main_metric()) for of_seed in values]
     numbers = {key: [_finite(getattr(each, key)) for each in spreads] for key in ("mean", "worst10", "std")}
     return {"clients": len(group), **numbers}
+
+
+def _metric_of_client(task: Task, params: Tensor, samples: Batch) -> float:
+    """Return the main metric on a client's samples; not a number where the user's metric fails, as for one class."""
+    try:
+        return main_metric(task, params, samples)
+    except UserError:
+        return math.nan
 
 
 def _finite(value: float) -> float | None:

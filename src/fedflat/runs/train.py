@@ -11,13 +11,19 @@ from typing import Any
 
 from fedflat.core.local_training import example_messages
 from fedflat.core.method_check import check_own_method
+from fedflat.core.output_check import check_arithmetic, is_own_task
+from fedflat.core.task import select_samples
 from fedflat.engine.memory import explain_out_of_memory
 from fedflat.engine.processes import ProcessGroup, join_processes
 from fedflat.engine.ranks import find_rank, torchrun_restarts
+from fedflat.engine.rounds import evaluate
 from fedflat.engine.sequential import client_batches
-from fedflat.probes import refuse_probes
+from fedflat.errors import UserError
+from fedflat.methods import METHODS
+from fedflat.methods.wrappers import innermost_method
+from fedflat.probes import check_probes_without_classes, refuse_probes
 from fedflat.runs.advice import print_advice
-from fedflat.runs.build import BuiltRun, build_run
+from fedflat.runs.build import BuiltRun, build_run, is_own_model
 from fedflat.runs.build_engine import choose_engine
 from fedflat.runs.callbacks import CallbackRunner, check_callbacks
 from fedflat.runs.config import dump_experiment
@@ -48,17 +54,27 @@ class AddedSeeds(Training):
 
 
 def check_method(experiment: Experiment, built: BuiltRun) -> None:
-    """Try out a method that is not of this package, and any method where there are no class scores.
+    """Try out a method, model and task that are not of this package, and any method where there are no class scores.
 
-    Raises UserError with the rule that it breaks, or because it compares class scores.
+    Raises UserError with the rule that they break, or because a method or a probe compares class scores.
     """
     client = next(client for client, rows in enumerate(built.client_rows) if len(rows))
     batch = next(client_batches(built.client_data, experiment.seeds[0], 0, client, 0))
     engine = choose_engine(experiment, built.task, built.client_data.y.device)
     method, w = experiment.method, built.initial_params[0]
+    if is_own_model(experiment) or is_own_task(built.task):
+        check_arithmetic(built.task, w, select_samples(batch, slice(2)), engine != "sequential")
     check_own_method(method, built.task, w, batch, engine != "sequential")
+    if is_own_task(built.task) and len(built.dataset.y_test):
+        evaluate(built.task, w, built.client_data.test())
     if not built.task.class_scores:
-        method.step(built.task, w, batch, example_messages(method, w)[0], method.init_client(w))
+        check_probes_without_classes(experiment.probes, built.task.name)
+        try:
+            method.step(built.task, w, batch, example_messages(method, w)[0], method.init_client(w))
+        except UserError as error:
+            if error.option != "task":
+                raise
+            raise UserError(None, f"method {METHODS.name_of(type(innermost_method(method)))}", error) from None
 
 
 @contextmanager
