@@ -52,5 +52,5 @@ with webdriver.Chrome(options, Service(shutil.which("chromedriver"))) as browser
             browser.get_screenshot_as_png() if whole else browser.find_element(By.ID, chosen.figure).screenshot_as_png
         )
         shot = Image.open(io.BytesIO(seen)).convert("RGB")
-        shot.quantize(256, kmeans=1).save(chosen.picture, optimize=True)
+        shot.quantize(256, Image.Quantize.MAXCOVERAGE, kmeans=2).save(chosen.picture, optimize=True)
 print(f"{chosen.picture}: {chosen.picture.stat().st_size / 1024:.0f} KiB")
