@@ -226,3 +226,23 @@ def test_mistakes_in_options():
         with pytest.raises(ff.UserError) as raised:
             ff.Experiment(**options).check()
         assert problem in str(raised.value)
+
+
+def test_stragglers_that_work_reply_and_lost_replies_do_not() -> None:
+    sizes, rounds = [10] * 20, range(50)
+    lossy = Participation(sizes, 10, dropout_rate=0.3)
+    slow = Participation(sizes, 10, dropout_rate=0.3, stragglers=0.9, straggler_work=0.5)
+    assert [lossy.replying(0, r) for r in rounds] == [slow.replying(0, r) for r in rounds]
+    replies = sum(len(lossy.replying(0, r)) for r in rounds)
+    assert abs(replies - 350) < 4 * math.sqrt(500 * 0.3 * 0.7)
+    assert (lossy.has_fixed_size, Participation(sizes, 10, stragglers=0.9).has_fixed_size) == (False, True)
+
+
+def test_clients_without_samples_are_not_drawn_by_size() -> None:
+    weighted = Participation([5, 0, 7, 0, 9], 4, "weighted")
+    assert all(weighted.chosen(0, round) == [0, 2, 4] for round in range(5))
+
+
+def test_the_size_is_only_expected_where_clients_are_drawn_one_by_one() -> None:
+    assert Participation([1] * 20, 5, "poisson").expected_size == 5
+    assert Participation([1] * 20, 5, "uniform").expected_size is None
