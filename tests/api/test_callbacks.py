@@ -51,6 +51,19 @@ class Recorder:
         torch.manual_seed(0)
 
 
+class ProbeSpoiler(ff.Callback):
+    """Empties the measurements of the rows that it is given."""
+
+    def on_evaluation(self, view: TrainingView) -> None:
+        for row in (*view.history, *view.metrics):
+            row["probes"].clear()
+
+
+def test_measurements_are_copies_too() -> None:
+    probed = replace(SMALL, rounds=1, seeds=(0,), probes=("norm",))
+    assert all(row["probes"] for row in ff.run(probed, callbacks=[ProbeSpoiler()]).history)
+
+
 def final_models(folder: Path) -> dict[str, torch.Tensor]:
     tensors = load_tensors(folder / "checkpoint" / "state.safetensors")
     assert tensors

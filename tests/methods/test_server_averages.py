@@ -15,7 +15,7 @@ from fedflat.core.method import Method
 from fedflat.core.norm_statistics import NormStatistics
 from fedflat.core.task import Batch
 from fedflat.engine.sequential import client_batches
-from fedflat.methods.running_averages import ServerStatistics
+from fedflat.methods.running_averages import LastStatistics, OwnStatistics, ServerStatistics, is_remembered
 
 SENT = NormStatistics(torch.arange(4.0).double(), 1 + torch.arange(4.0).double())
 
@@ -64,3 +64,11 @@ def test_every_step_counts_once() -> None:
     w = tiny.params() + after.inner.delta
     expected = 0.7 * after.statistics.running_mean + 0.3 * moments(w, two)
     torch.testing.assert_close(reply(ff.FedSAM(), [one, two]).statistics.running_mean, expected, rtol=0, atol=1e-12)
+
+
+def test_a_client_remembers_what_its_method_keeps_and_its_own_averages() -> None:
+    """A client that starts from the server's averages needs its last ones no more."""
+    averages, kept = NormStatistics(torch.zeros(2), torch.ones(2)), ff.SCAFFOLD().init_client(torch.zeros(3))
+    assert not is_remembered(LastStatistics((), averages))
+    assert is_remembered(LastStatistics(kept, averages))
+    assert is_remembered(OwnStatistics((), averages))

@@ -39,6 +39,15 @@ def test_a_point_with_a_diverged_seed_is_worse_than_any_other(
     assert best._replace(result=replace(best.result, diverged_seeds=[0])).score < 0
 
 
+def test_points_are_compared_by_their_last_round(tmp_path: Path) -> None:
+    """Not by the last tenth, which is two of eleven rounds."""
+    experiment = tiny_experiment(validation=0.25, rounds=11, seeds=(0, 1), lr=0.02)
+    result = ff.sweep(experiment, {"momentum": [0.0]}, tmp_path / "sweep")[0].result
+    (stored,) = json.loads((tmp_path / "sweep" / "sweep.json").read_text())
+    assert (stored["validation_accuracy"], stored["std"]) == (result.final, result.final_std)
+    assert (result.last10, result.last10_std) != (result.final, result.final_std)
+
+
 def test_progress_counts_the_rounds_of_all_points(swept: tuple[Path, list[ff.SweepPoint], list[int]]) -> None:
     """Of three points with two rounds each, two are trained side by side, then the third."""
     assert swept[2] == [2, 4, 5, 6]
