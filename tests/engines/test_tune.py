@@ -124,6 +124,8 @@ def test_stages_grow_to_all_rounds(rounds: int, trials: int, every: int, keep: f
 
 def test_three_stages() -> None:
     assert stage_rounds(dataclasses.replace(BASE, rounds=90), 27, ff.SearchOptions(min_rounds=10)) == [10, 30, 90]
+    two = stage_rounds(dataclasses.replace(BASE, rounds=90), 2, ff.SearchOptions(min_rounds=1))
+    assert two == [30, 90], "one trial is left after the first stage"
 
 
 COMMAND = shlex.split(

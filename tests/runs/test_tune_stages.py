@@ -31,6 +31,17 @@ def test_the_best_half_rounded_up_goes_on_and_is_measured_on_the_test_set(tmp_pa
     assert found.test_values != [best.value]
 
 
+def test_the_best_go_on_and_who_came_further_stands_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Invented numbers after 2, 4 and 8 rounds, which all get worse; the last trial diverges at once."""
+    values = {1e-3: {2: -2.0}, 0.01: {2: -1.0, 4: -6.0}, 0.1: {2: -1.5, 4: -5.0, 8: -9.0}, 0.3: {2: None}}
+    monkeypatch.setattr("fedflat.runs.tune._value_at", lambda trial, round, metric: values[trial.values["lr"]][round])
+    options = ff.SearchOptions(sampler="grid", trials=4, keep=0.5, min_rounds=2)
+    found = ff.tune(tiny_experiment(validation=0.25, rounds=8), {"lr": [*values]}, tmp_path, options)
+    reached = [(trial.values["lr"], trial.rounds, trial.value) for trial in found.trials]
+    assert reached == [(0.1, 8, -9.0), (0.01, 4, -6.0), (1e-3, 2, -2.0), (0.3, 2, None)]
+    assert [(trial.folder / "result.json").exists() for trial in found.trials] == [True, False, False, False]
+
+
 @pytest.mark.parametrize(("losses", "expected"), [((0.5, 0.7), 0.3), ((0.5,), None), ((0.5, None), None), ((), None)])
 def test_a_trial_counts_if_all_its_seeds_have_a_value(
     losses: tuple[float | None, ...], expected: float | None, tmp_path: Path
