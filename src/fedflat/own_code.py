@@ -7,6 +7,7 @@ Python does for a script.
 from __future__ import annotations
 
 import hashlib
+import inspect
 import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
@@ -112,6 +113,13 @@ def where_in_file(error: BaseException, path: Path) -> str:
 
 def _is_file(name: str, path: Path) -> bool:
     return Path(name).name == path.name and Path(name).resolve() == path
+
+
+def required_arguments(function: Any) -> list[str]:
+    """Return the arguments without which a function or class cannot be called; none of what is no function."""
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    known = inspect.signature(function).parameters.values() if callable(function) else ()
+    return [each.name for each in known if each.kind in kinds and each.default is inspect.Parameter.empty]
 
 
 @contextmanager

@@ -30,7 +30,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [  # option, with
     ("client_column", {"client_column": "agent"}, TABLE | {"client_column": "agent", "partition": "auto"}, NO_TABLE),
     ("test_split", {"test_split": 0.5}, TABLE | {"test_split": 0.5}, NO_TABLE),
     ("target_scale", {"target_scale": "none"}, TABLE | {"target_scale": "none"}, NO_TABLE),
-    ("clients", IN_NATURAL, {}, "clients=4: ignored, the data name 8 clients"),
+    ("clients", IN_NATURAL, IN_NATURAL | {"clients": 8}, "clients=4: ignored, the data name 8 clients"),
     ("alpha", {"alpha": 0.5}, {"alpha": 0.5, "partition": "lda"}, "alpha=0.5: has no effect with the iid partition"),
     ("shards", {"shards": 3}, {"shards": 3, "partition": "shards"}, "shards=3: has no effect with the iid partition"),
     ("partition_seed", IN_NATURAL | {"partition_seed": 1}, {"partition_seed": 1}, "partition_seed=1: has no effect"),

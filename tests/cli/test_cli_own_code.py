@@ -14,6 +14,7 @@ import yaml
 
 import fedflat as ff
 from fedflat.cli import main
+from fedflat.data.load import load_dataset
 from fedflat.methods import METHODS
 from fedflat.runs.callbacks import CallbackError, TrainingView
 from fedflat.runs.config import config_differences, dump_experiment, load_experiment, same_run
@@ -126,6 +127,20 @@ BODIES = [  # what a method does, and the line that it gets
     (UPDATE + "  server.params.add_(1)\n  return server", r"update, line 12 .* in place"),
     (REPLY + "  self.last = w\n  return ff.Reply(w), client", r"line 13 .*on the method itself"),
     (STEP + "  return torch.randn(w.shape), client", r"line 13 .*random numbers of torch"),
+    (
+        STEP + "  return torch.from_numpy(task.grad(w, batch).numpy()), client",
+        r"line 13 .*list or a numpy array; use torch",
+    ),
+    (STEP + "  g = task.grad(w, batch)\n  return g / g[g > 0].max(), client", r"line 14 .*no shape may depend"),
+    (STEP + "  task.loss(w, batch).backward()\n  return w.grad, client", r"line 13 .*use task\.grad"),
+    (STEP + "  print(f'{w.norm()}')\n  return w, client", r"line 13 .*look at it with --engine sequential"),
+    (STEP + "  return client, w", r"the direction must be float32 .* like w, not \(\)"),
+    ("def step(self, task, w, batch):\n  return w", r"step, line 12 .*it is given \(task, w, batch, msg, client\)"),
+    (
+        REPLY + "  return w - msg.params, client",
+        r"update of fedflat.Method: AttributeError: .*'delta'; override it too",
+    ),
+    (STEP + "  return task.grad(w, batch) * (2 if batch.x.sum() > 0 else 1), client", r"line 13 .*`if` and `while`"),
     ("def broadcast(self, server):\n  return server.parms", r"line 13 .*AttributeError: .* no attribute 'parms'"),
 ]
 
@@ -137,6 +152,13 @@ def test_mistakes_in_a_method_are_one_line(body: str, problem: str, files: Path,
     (line,) = capsys.readouterr().err.splitlines()
     assert re.match(f"fedflat: method Bad: .*{problem}", line), line
     assert not (files / "run").exists()
+
+
+def test_a_class_that_is_no_dataclass_keeps_nothing_on_itself(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    head = HEAD.replace("@dataclass(frozen=True)\n", "")
+    (files / "bad.py").write_text(f"{head} {STEP}  self.last = w\n  return task.grad(w, batch), client\n")
+    assert main([*words("run bad.py:Bad"), *OWN, "--out", "run"]) == 2
+    assert "step, line 11 of bad.py: nothing may be kept on the method itself" in capsys.readouterr().err
 
 
 def test_comparisons_and_sweeps_try_a_method_first(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -162,6 +184,12 @@ def test_debug_shows_everything_and_sequential_takes_if(files: Path) -> None:
     assert main([*words("run bad.py:Bad --engine sequential"), *OWN, "--out", "run"]) == 0
 
 
+NETS = """
+from torch import nn
+
+class Args(nn.Linear):
+    def __init__(self, width): super().__init__(64, width)
+"""
 MISTAKES = {
     "run nowhere.py:A": "method nowhere.py:A: there is no file",
     "run my_method.py:FedNG": "no FedNG in my_method.py (did you mean FedNGD?); it has FedNGD",
@@ -170,9 +198,11 @@ MISTAKES = {
     "run raises.py:A": "line 2 of raises.py (1 / 0): ZeroDivisionError: division by zero",
     "run fedavg --model my_model.py": "--model my_model.py: unknown model (did you mean my_model.py:CLASS?)",
     "run fedavg --model my_data.py:load": "--model my_data.py:load: must be a torch.nn.Module or make one, not tuple",
+    "run fedavg --model nets.py:Args": "nets.py:Args: its argument width needs a default; it is called with shape",
     "run fedavg --dataset my_data.py": "--dataset my_data.py: unknown data set (did you mean my_data.py:FUNCTION?)",
     "run fedavg --dataset raises.py:load": "--dataset raises.py:load: line 2 of raises.py",
     "run fedavg --dataset fails.py:load": "line 2 of fails.py (return open('nothing')): FileNotFoundError",
+    "run fedavg --dataset fails.py:path": "--dataset fails.py:path: is called without arguments; its path needs",
     "run fedavg --dataset fails.py:other": "must be a fedflat.Dataset, or a function that returns one",
 }
 
@@ -181,11 +211,20 @@ MISTAKES = {
 def test_mistakes_in_files(command: str, problem: str, files: Path, capsys) -> None:
     (files / "broken.py").write_text("def (:\n")
     (files / "raises.py").write_text("x = 1\n1 / 0\n")
-    (files / "fails.py").write_text("def load():\n    return open('nothing')\n\ndef other():\n    return 3\n")
+    (files / "fails.py").write_text(
+        "def load():\n    return open('nothing')\n\ndef other():\n    return 3\n\ndef path(path): pass\n"
+    )
+    (files / "nets.py").write_text(NETS)
     assert main([*words(command), "--out", "run"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert problem in line
     assert not (files / "run").exists()
+
+
+def test_arrays_may_be_a_list(files: Path) -> None:
+    text = (files / "my_data.py").read_text()
+    (files / "my_data.py").write_text(text.replace("return x[:150]", "return [x[:150]").replace("y[150:]", "y[150:]]"))
+    assert load_dataset("my_data.py:load").classes == 3
 
 
 def test_a_method_of_a_module_is_found_by_its_path(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:

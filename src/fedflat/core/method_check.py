@@ -5,9 +5,9 @@ Without this, a mistake in a method shows up as dozens of lines from inside torc
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
+from inspect import getfile, getsourcelines, isfunction, signature
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +17,24 @@ from torch.func import vmap
 
 from fedflat.core.method import Cohort, Local, Method
 from fedflat.core.state import pack_state, tree_map
-from fedflat.core.task import Batch, Task
-from fedflat.errors import UserError
-from fedflat.own_code import explain_own_errors
+from fedflat.core.task import Batch, Task, map_batch
+from fedflat.errors import UserError, mention
+from fedflat.own_code import explain_own_errors, name_error, where_in_file
 
 MANY_CLIENTS = "step and reply run for many clients at once"
+KEPT_ON_SELF = "nothing may be kept on the method itself; return it in a state"
 RULES = {  # parts of torch's messages, and the rules of core/method.py that they mean
+    "either (1) calling .item()": f"{MANY_CLIENTS}, so a tensor can neither become a number (.item(), float()) nor "
+    "decide an `if` or `while`; use torch.where",
     "data-dependent control flow": f"{MANY_CLIENTS}, so `if` and `while` cannot look at a tensor; use torch.where",
-    ".item()": f"{MANY_CLIENTS}, so a tensor cannot become a number with .item() or float(); keep it a tensor",
+    ".item()": f"{MANY_CLIENTS}, so a tensor cannot become a number, as .item(), float() and "
+    f"f-strings make it; keep it a tensor, or look at it with {mention('engine', 'sequential')}",
+    "Cannot access data pointer": f"{MANY_CLIENTS}, so a tensor cannot become a list or a numpy array; use torch",
+    "dynamic shape": f"{MANY_CLIENTS}, so no shape may depend on a tensor's values; use torch.where in place of a mask",
+    "does not require grad": "step computes without autograd; use task.grad(w, batch), or torch.func.grad of your loss",
     "inplace arithmetic": "nothing may be changed in place; write x = x + y instead of x += y",
     "random operation": "random numbers of torch differ between engines; use fedflat.core.random, which hashes keys",
-    "cannot assign to field": "nothing may be kept on the method itself; return it in a state",
+    "cannot assign to field": KEPT_ON_SELF,
 }
 
 
@@ -43,7 +50,7 @@ def own_files(method: Method) -> list[Path]:
     rest = own_files(inner) if isinstance(inner, Method) else []
     if cls.__module__.startswith("fedflat."):
         return rest
-    names = [function.__code__.co_filename for function in vars(cls).values() if inspect.isfunction(function)]
+    names = [function.__code__.co_filename for function in vars(cls).values() if isfunction(function)]
     written = dict.fromkeys(name for name in names if name != "<string>")  # that is what dataclass generates
     return [*(Path(name).resolve() for name in written), *rest]
 
@@ -83,15 +90,31 @@ class _Checker:
         self.method, self.params = method, params
 
     def call(self, name: str, *inputs: Any) -> Any:
-        """Return what a function returns; refuse one that changes its inputs."""
+        """Return what a function returns; refuse one that changes its inputs or the method."""
         states = [value for value in inputs if _is_state(value)]
-        before = [tree_map(torch.clone, value) for value in states]
-        result = getattr(self.method, name)(*inputs)
+        before, own = [tree_map(torch.clone, value) for value in states], dict(vars(self.method))
+        result = self._call(name, *inputs)
+        if own.keys() != vars(self.method).keys() or any(getattr(self.method, key) is not own[key] for key in own):
+            raise self.error(name, KEPT_ON_SELF)
         for one, other in zip(before, states, strict=True):
             pairs = zip(pack_state(one).values(), pack_state(other).values(), strict=True)
             if not all(torch.equal(a, b) or bool((a != a).any()) for a, b in pairs):
                 raise self.error(name, "changes its arguments in place; write x = x + y instead of x += y")
         return result
+
+    def _call(self, name: str, *inputs: Any) -> Any:
+        """Return what a function returns; explain an error that did not arise in a line of the user's files."""
+        try:
+            return getattr(self.method, name)(*inputs)
+        except UserError:
+            raise
+        except Exception as error:
+            if any(where_in_file(error, path) for path in own_files(self.method)):
+                raise
+            inherited = getattr(type(self.method), name) is getattr(Method, name)
+            taken = ", ".join(list(signature(getattr(Method, name)).parameters)[1:])
+            advice = "override it too, to suit your other functions" if inherited else f"it is given ({taken})"
+            raise self.error(name, f"{name_error(error)}; {advice}") from error
 
     def pair(self, name: str, *inputs: Any) -> tuple[Any, Any]:
         """Return the two things that step and reply return."""
@@ -121,8 +144,10 @@ class _Checker:
     def error(self, name: str, problem: str) -> UserError:
         """The error about a function, with its place."""
         function = getattr(type(self.method), name)
+        if function is getattr(Method, name):
+            return UserError(None, f"method {type(self.method).__name__}", f"{name} of fedflat.Method: {problem}")
         try:
-            file, line = Path(inspect.getfile(function)).name, inspect.getsourcelines(function)[1]
+            file, line = Path(getfile(function)).name, getsourcelines(function)[1]
             place = f"{name}, line {line} of {file}: "
         except (OSError, TypeError):
             place = f"{name}: "
@@ -155,11 +180,13 @@ def _take_vectorised_step(method: Method, task: Task, w: Tensor, batch: Batch, m
     """Call step and reply for two clients at once, which refuses whatever is not plain arithmetic on tensors."""
     one = torch.ones((), dtype=w.dtype, device=w.device)
 
-    def train(w: Tensor, message: Any, client: Any) -> Any:
+    def train(w: Tensor, message: Any, client: Any, batch: Batch) -> Any:
         direction, new = method.step(task, w, batch, message, client)
         return method.reply(w - 0.01 * direction, message, new, Local(one, one, one))
 
-    vmap(train)(*(tree_map(lambda t: torch.stack([t, t]), value) for value in (w, message, client)))
+    states = [tree_map(lambda t: torch.stack([t, t]), value) for value in (w, message, client)]
+    inputs: list[Any] = [*states, map_batch(lambda t: torch.stack([t, t]), batch)]
+    vmap(train)(*inputs)
 
 
 def _is_state(value: Any) -> bool:
@@ -174,4 +201,6 @@ def _kind(value: Any) -> str:
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         members = ", ".join(f"{name}: {_kind(member)}" for name, member in zip(value._fields, value, strict=True))
         return f"{type(value).__name__}({members})"
-    return f"{len(value)} things" if type(value) is tuple else type(value).__name__
+    if type(value) is tuple:
+        return f"{len(value)} things" if value else "()"
+    return type(value).__name__

@@ -74,6 +74,17 @@ class Batch(NamedTuple):
     steps: Tensor = ()  # type: ignore[assignment]
 
 
+def map_batch(function: Callable[[Tensor], Tensor], batch: Batch) -> Batch:
+    """Apply a function to every tensor of a batch.
+
+    Args:
+        function: such as `lambda t: torch.stack([t, t])`.
+        batch: the batch.
+    """
+    others: Any = (function(t) if isinstance(t, Tensor) else t for t in batch[1:])
+    return Batch(map_samples(function, batch.x), *others)
+
+
 def map_samples(function: Callable[..., Tensor], x: Samples, *others: Any) -> Samples:
     """Apply a function to each tensor of the inputs, together with the tensors of further inputs built alike.
 

@@ -48,7 +48,14 @@ from fedflat.data.published_formats import check_npz_sizes
 from fedflat.data.tables import TableColumns, read_table
 from fedflat.data.text import SEQUENCE_LENGTH, load_sklearn_text, load_text
 from fedflat.errors import UserError, mention, near_miss
-from fedflat.own_code import explain_own_errors, is_own_code, load_own_code, short_own_code, split_own_code
+from fedflat.own_code import (
+    explain_own_errors,
+    is_own_code,
+    load_own_code,
+    required_arguments,
+    short_own_code,
+    split_own_code,
+)
 from fedflat.progress import download_bar
 
 _READERS: dict[str, Callable[[Path], RawDataset]] = {"folder": read_image_folder, "parquet": read_parquet}
@@ -276,10 +283,13 @@ def _call_own_loader(name: str) -> Dataset:
     """Return what the function of PATH.py:FUNCTION returns: a Dataset, or arrays x, y, x_test, y_test."""
     made = load_own_code("dataset", name)
     if callable(made):
+        if missing := required_arguments(made):
+            raise UserError("dataset", name, f"is called without arguments; its {missing[0]} needs a default")
         with explain_own_errors("dataset", name, [split_own_code(name)[0]]):
             made = made()
-    if isinstance(made, tuple) and len(made) == 4:
-        made = Dataset.from_arrays(*made, name=short_own_code(name))
+    if isinstance(made, tuple | list) and len(made) == 4:
+        x, y, x_test, y_test = made
+        made = Dataset.from_arrays(x, y, x_test, y_test, name=short_own_code(name))
     if not isinstance(made, Dataset):
         allowed = "a fedflat.Dataset, or a function that returns one or arrays x, y, x_test, y_test"
         raise UserError("dataset", name, f"must be {allowed}, not {type(made).__name__}")

@@ -20,7 +20,7 @@ from torch import nn
 from fedflat.errors import UserError, near_miss
 from fedflat.models import cnn, resnet, text, vit
 from fedflat.models.layers import Shape
-from fedflat.own_code import explain_own_errors, is_own_code, load_own_code, split_own_code
+from fedflat.own_code import explain_own_errors, is_own_code, load_own_code, required_arguments, split_own_code
 
 MODELS: dict[str, Callable[[Shape, int], nn.Module]] = {
     "digits-cnn": cnn.digits_cnn,
@@ -73,6 +73,9 @@ def _build_own_model(name: str, shape: Shape, classes: int) -> nn.Module:
         return copy.deepcopy(made)
     given: dict[str, Any] = {"shape": shape, "classes": classes}
     known = inspect.signature(made).parameters if callable(made) else {}
+    if missing := [word for word in required_arguments(made) if word not in given]:
+        problem = f"its argument {missing[0]} needs a default; it is called with shape and classes where it has them"
+        raise UserError("model", name, problem)
     with explain_own_errors("model", name, [split_own_code(name)[0]]):
         made = made(**{word: value for word, value in given.items() if word in known}) if callable(made) else made
     if not isinstance(made, nn.Module):

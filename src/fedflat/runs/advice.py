@@ -42,7 +42,8 @@ def _unless_partition(uses: Callable[[str], bool]) -> Callable[[Experiment, Buil
 
 def _natural_clients(experiment: Experiment, built: BuiltRun) -> str:
     natural = partition_name(experiment, built.dataset) == "natural"
-    return f"ignored, the data name {len(built.client_rows)} clients" if natural else ""
+    known = len(built.client_rows)
+    return f"ignored, the data name {known} clients" if natural and known != experiment.clients else ""
 
 
 def _large_clients_count_twice(experiment: Experiment, built: BuiltRun) -> str:
