@@ -13,8 +13,10 @@ from plotly.offline import get_plotlyjs
 
 from fedflat.cli import main
 from fedflat.report.charts import Curves
+from fedflat.report.comparison import training_settings
 from fedflat.report.html import page_contents
-from fedflat.report.tables import result_cells
+from fedflat.report.page_tables import results_table
+from fedflat.report.tables import print_results, result_cells
 from fedflat.runs.read import read_stored_run, read_stored_runs
 
 MakeRun = Callable[..., Path]
@@ -35,6 +37,20 @@ def test_cells(make_run: MakeRun) -> None:
         "diverged: seed 1",
     ]
     assert result_cells("a", result, 0.9)[3] == "–"
+
+
+def test_an_error_has_no_default_target(make_run: MakeRun, capsys: pytest.CaptureFixture[str]) -> None:
+    run = read_stored_run(make_run("a", [0.95, 0.85, 0.5]))
+    assert run.result
+    history = [row | {"mse": row["accuracy"]} for row in run.result.history]
+    errors = dataclasses.replace(run.result, history=history, metric="mse", higher_is_better=False)
+    for target, heading, rounds in ((0.8, "", ""), (0.9, "rounds to 0.9", "1.5")):
+        assert result_cells("a", errors, target)[3] == rounds
+        table = results_table([dataclasses.replace(run, result=errors)], training_settings([run]), target)
+        print_results([dataclasses.replace(run, result=errors)], target)
+        printed = capsys.readouterr().out
+        assert ("rounds to" in printed, any("rounds to" in text for text in table.headings)) == (bool(heading),) * 2
+        assert heading in printed
 
 
 def test_one_seed_has_no_standard_deviation(make_run: MakeRun) -> None:

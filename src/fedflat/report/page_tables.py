@@ -85,8 +85,9 @@ class PageTable:
     def without_empty_columns(self) -> PageTable:
         """Return the table without columns in which no cell has a text."""
         kept = [n for n in range(len(self.headings)) if any(row[n].text for row in self.rows)]
-        rows = [[row[n] for n in kept] for row in self.rows]
-        return replace(self, headings=[self.headings[n] for n in kept], rows=rows)
+        headings, rows = [self.headings[n] for n in kept], [[row[n] for n in kept] for row in self.rows]
+        judged = [column for column in self.judged if column.heading in headings]
+        return replace(self, headings=headings, rows=rows, judged=judged)
 
 
 def _label_cells(runs: Sequence[StoredRun]) -> list[list[PageCell]]:

@@ -19,6 +19,7 @@ from fedflat.runs.read import StoredRun
 from fedflat.runs.result import Result, mean_std
 
 RESULT_COLUMNS = ("method", "{metric}", "last 10 %", "rounds to {target}", "bytes down", "bytes up", "seconds", "note")
+DEFAULT_TARGET = 0.8  # of the column "rounds to …": an accuracy, which means nothing for metrics that are no shares
 LEFT_OUT_IF_NARROW = ("bytes down", "bytes up", "seconds")  # of the terminal's table, in this order
 MARKS: dict[Mark, str] = {"": "", "best": "", "tied": "≈ "}
 
@@ -38,17 +39,23 @@ def result_cells(name: str, result: Result, target: float) -> list[str]:
         target: accuracy, as a fraction, for the column "rounds to …".
     """
     rounds = result.rounds_to(target)
+    reached = "–" if rounds is None else f"{rounds:.1f}".removesuffix(".0")
     seeds, form = len(result.seeds), result.main_metric.form
     return [
         name,
         mean_and_std(result.final, result.final_std, seeds, form),
         mean_and_std(result.last10, result.last10_std, seeds, form),
-        "–" if rounds is None else f"{rounds:.1f}".removesuffix(".0"),
+        reached if has_target(result.main_metric, target) else "",
         f"{result.bytes_down_per_client_round:,}",
         f"{result.bytes_up_per_client_round:,}",
         f"{result.seconds:.1f}",
         "diverged: seed " + " ".join(map(str, result.diverged_seeds)) if result.diverged else "",
     ]
+
+
+def has_target(metric: MainMetric, target: float) -> bool:
+    """Return whether "rounds to …" means something: an accuracy, or any number that was asked for."""
+    return metric.is_share or target != DEFAULT_TARGET
 
 
 def mean_and_std(mean: float, std: float, count: int, form: str) -> str:
@@ -68,10 +75,12 @@ def result_scores(result: Result, target: float) -> dict[str, tuple[SeedValues, 
         target: accuracy, as a fraction, for the column "rounds to …".
     """
     reached, higher = result.first_rounds(target), result.higher_is_better
+    if None in reached.values() or not has_target(result.main_metric, target):
+        reached = {}
     scores: dict[str, tuple[dict[int, Any], bool]] = {
         "{metric}": (dict(zip(result.seeds, result.final_per_seed, strict=False)), higher),
         "last 10 %": (dict(zip(result.seeds, result.last10_per_seed, strict=False)), higher),
-        "rounds to {target}": ({} if None in reached.values() else reached, False),
+        "rounds to {target}": (reached, False),
     }
     return {column: ({} if result.diverged else values, higher) for column, (values, higher) in scores.items()}
 
@@ -127,7 +136,7 @@ def mark_results(judged: Mapping[str, JudgedColumn]) -> dict[tuple[int, str], Ma
     return {(n, column): mark for column, each in judged.items() for n, mark in each.marks().items()}
 
 
-def print_results(runs: Sequence[StoredRun], target: float = 0.8) -> None:
+def print_results(runs: Sequence[StoredRun], target: float = DEFAULT_TARGET) -> None:
     """Print the table of results of finished runs. On a narrow terminal it has fewer columns, never shorter names.
 
     Args:
@@ -138,6 +147,8 @@ def print_results(runs: Sequence[StoredRun], target: float = 0.8) -> None:
     marks, terminal = mark_results(judge_results(results, training_settings(runs), target)), Console()
     console = terminal if terminal.is_terminal else Console(width=140)
     left_out = {"note"} if not any(result.diverged for result in results.values()) else set()
+    if not has_target(common_metric(result.main_metric for result in results.values()), target):
+        left_out |= {"rounds to {target}"}
     for narrow in (*LEFT_OUT_IF_NARROW, ""):
         table = _terminal_table(runs, results, marks, target, left_out)
         if Measurement.get(console, console.options.update(width=1000), table).maximum <= console.width:
