@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from browsers import errors, wait
+from browsers import errors, until, wait
 from selenium import webdriver
+from selenium.webdriver.common.by import By
 from synthetic_runs import write_run
 
 from fedflat.cli import main
@@ -91,6 +92,17 @@ def test_the_page_updates_itself_and_keeps_the_view(
     assert browser.execute_script("return [window.same, Math.abs(scrollY - arguments[0]) < 80]", top) == [True, True]
     assert errors(browser) == []
     browser.get("about:blank")  # a page that is left open would ask a server that has ended
+
+
+def test_a_page_that_is_opened_before_the_first_run_waits_for_it(
+    browser: webdriver.Chrome, server: LiveServer, make_run: MakeRun
+) -> None:
+    browser.get(f"{server.url}#at=loss")
+    assert "No run has metrics yet" in browser.page_source
+    make_run("run", [0.5, 0.6], finished=False)
+    until(lambda: browser.find_elements(By.ID, "loss"), "the page did not look again")
+    assert browser.current_url.endswith("#at=loss")
+    browser.get("about:blank")
 
 
 def test_the_command_prints_the_address_and_ends_with_ctrl_c(make_run: MakeRun, tmp_path: Path, capsys) -> None:

@@ -27,7 +27,8 @@ SAFE_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; "
     "style-src 'unsafe-inline'; img-src data: blob:; connect-src 'self'",
 }
-WAITING = """<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="3"><title>fedflat watch</title>
+WAITING = """<!doctype html><meta charset="utf-8"><title>fedflat watch</title>
+<script>setTimeout(() => location.reload(), 3000)</script>
 <p style="font: 16px system-ui; margin: 3em">No run has metrics yet. This page looks again every three seconds.</p>"""
 
 
