@@ -105,6 +105,20 @@ def test_a_page_that_is_opened_before_the_first_run_waits_for_it(
     browser.get("about:blank")
 
 
+def test_what_is_on_the_screen_stays_there(browser: webdriver.Chrome, server: LiveServer, tmp_path: Path) -> None:
+    write_run(tmp_path / "one", [0.5, 0.6], finished=False)
+    browser.get(server.url)
+    wait(browser, "drawAll(); return version")
+    browser.execute_script("document.querySelector('#loss').scrollIntoView()")
+    place = "return document.querySelector('#loss').getBoundingClientRect().top"
+    before = browser.execute_script(place)
+    write_run(tmp_path / "two", [0.5, 0.6], lr=0.1)
+    wait(browser, "return document.querySelector('#headline')")
+    assert browser.execute_script(place) == pytest.approx(before, abs=3), "although a table came above it"
+    assert browser.title == "2 runs on digits"
+    browser.get("about:blank")
+
+
 def test_the_command_prints_the_address_and_ends_with_ctrl_c(make_run: MakeRun, tmp_path: Path, capsys) -> None:
     make_run("run", [0.5])
     words = [sys.executable, "-m", "fedflat", "watch", str(tmp_path)]
