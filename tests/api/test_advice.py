@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from torch import nn
 
 import fedflat as ff
 from fedflat.cli import main
@@ -127,3 +128,21 @@ def test_one_line_once_on_stderr(monkeypatch: pytest.MonkeyPatch, tmp_path, caps
     )
     assert main([*words.split(), "--out", str(tmp_path)]) == 0
     assert capsys.readouterr().err == "fedflat: warning: --alpha 3.0: has no effect with the iid partition\n"
+
+
+def test_targets_of_single_ones_and_outputs_of_a_softmax_are_named() -> None:
+    draw = np.random.default_rng(0)
+    x, y = draw.normal(size=(40, 4)), draw.integers(0, 3, 40)
+    one_hot, classes = (ff.Dataset.from_arrays(x, each, x, each) for each in (np.eye(3)[y], y))
+    options = {"rounds": 1, "clients": 2, "cohort": 2, "partition": "iid", "model": nn.Linear(4, 3)}
+    softmax = nn.Sequential(nn.Linear(4, 3), nn.Softmax(-1))
+    cases = {
+        'a single 1, taken for the targets of task="regression"; give classes, y.argmax': {"dataset": one_hot},
+        "model: gives probabilities, and cross entropy takes scores": {"dataset": classes, "model": softmax},
+        "": {"dataset": classes},
+    }
+    for line, changes in cases.items():
+        experiment = ff.Experiment(**(options | changes))
+        assert line in "".join(advice(experiment, build_run(experiment)))
+    chosen = ff.Experiment(**(options | {"dataset": one_hot, "task": "regression"}))
+    assert not list(advice(chosen, build_run(chosen)))

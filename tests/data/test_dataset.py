@@ -65,7 +65,7 @@ def test_labels_of_two_kinds(y):
         (Y + 1, "labels are 1 to 3; number the classes from 0"),
         (
             2 * Y,
-            "labels go up to 4, but 1, 3 never occurs; give classes=5 if they are meant, or number the classes 0 to 2",
+            "labels go up to 4, but 1, 3 never occur; give classes=5 if they are meant, or number the classes 0 to 2",
         ),
     ],
 )
@@ -133,7 +133,7 @@ def test_a_label_that_is_too_large():
         (X + 1e300, "training samples hold 18 of 18 numbers that are not finite in 32 bits"),
         (X[:0], r"training samples have shape \[0, 3\]; give at least one"),
         (5.0, r"training samples have shape \[\]; give at least one"),
-        ([[1.0], [1.0, 2.0]], "training samples cannot be read as an array"),
+        ([[1.0], [1.0, 2.0]], "training samples have different lengths; fill them up to one, and give a mask"),
         (np.zeros((6, 4)), r"training samples are float32 \[4\] and test samples float32 \[3\]; all must be"),
         (X.astype(np.uint8), r"training samples are uint8 \[3\] and test samples float32 \[3\]"),
     ],
@@ -160,3 +160,41 @@ def test_only_images_are_augmented():
 def test_samples_without_labels():
     with pytest.raises(UserError, match="6 training samples with 5 labels"):
         build(y=Y[:5])
+
+
+def test_classes_in_one_column_are_refused_with_the_remedy():
+    with pytest.raises(UserError, match=r"must be 0 or 1 for each label; classes are \[n\], y\[:, 0\]"):
+        Dataset.from_arrays(X, Y[:, None], X, Y[:, None])
+
+
+def test_a_mask_of_bytes_is_not_taken_for_an_image():
+    ids, mask = np.full((6, 4), 300), np.ones((6, 4), np.uint8)
+    with pytest.raises(UserError, match=r"training samples 1 are uint8 \[n, 4\], which is for images .*masks as int64"):
+        Dataset.from_arrays((ids, mask), Y, (ids, mask), Y)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"mean": 127.5, "std": 60.0}, "must be between 0 and 1: images are divided by 255 before"),
+        ({"augment": "crop-flip"}, r"must be a fedflat.Augment, such as Augment\(crop=4"),
+    ],
+)
+def test_how_images_are_changed_is_checked(options: dict, message: str):
+    images = np.zeros((6, 1, 4, 4), np.uint8)
+    with pytest.raises(UserError, match=message):
+        Dataset.from_arrays(images, Y, images, Y, **options)
+
+
+@pytest.mark.parametrize(
+    ("targets", "options", "message"),
+    [
+        (np.linspace(0, 1, 6), {"partition": "lda"}, 'partition="lda": goes by classes, which these data do not have'),
+        (np.eye(6, 2, dtype=int), {"partition": "dirichlet"}, "goes by classes"),
+        (np.linspace(0, 1, 6), {"long_tail": 0.5}, "long_tail=0.5: goes by classes"),
+    ],
+)
+def test_partitions_by_classes_need_classes(targets: np.ndarray, options: dict, message: str):
+    data = Dataset.from_arrays(X, targets, X, targets)
+    with pytest.raises(UserError, match=message):
+        run(Experiment(dataset=data, clients=2, cohort=2, rounds=1, **options))

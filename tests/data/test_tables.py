@@ -143,7 +143,9 @@ def test_clients_without_training_rows_do_not_count(tmp_path: Path) -> None:
             ("price",),
             "column 'price' has a number in row 50 that is too",
         ),
-        ({"city": [[1]] * ROWS}, ("price",), "column 'city' holds other things than numbers and words"),
+        ({"city": [[1]] * ROWS}, ("price",), "column 'city' holds dates, or other things than numbers and words"),
+        ({"area": ["?", *map(str, range(ROWS - 1))]}, ("price",), r"'area' has numbers as text, and '\?' in row 1"),
+        ({"area": [f"{n},5" for n in range(ROWS)]}, ("price",), "'area' has numbers as text, and '0,5' in row 1"),
     ],
 )
 def test_columns_that_cannot_be_used(tmp_path: Path, changes: dict, arguments: tuple, message: str) -> None:
@@ -158,3 +160,8 @@ def test_files_that_cannot_be_used(tmp_path: Path) -> None:
         ff.load_table(tmp_path / "houses.csv", "price")
     with pytest.raises(ff.UserError, match=r"test_split=1\.5: must be a share between 0 and 1"):
         ff.load_table(write(tmp_path / "houses.csv"), "price", test_split=1.5)
+
+
+def test_few_numbers_among_words_are_categories(tmp_path: Path) -> None:
+    floors = ["1", "2", "3", "roof"] * (ROWS // 4) + ["1", "2"]
+    assert ff.load_table(write(tmp_path / "houses.csv", city=floors), "price", "city").x.shape[1] == 4

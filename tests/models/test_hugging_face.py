@@ -105,6 +105,68 @@ def test_peft_trains_adapters_only(tokenizer: Any) -> None:
     assert result.history[-1]["loss"] != result.history[0]["loss"]
 
 
+@pytest.mark.parametrize(
+    ("column", "values", "task", "targets"),
+    [
+        ("stars", [1, 2, 5] * 4, "auto", [0, 1, 2]),
+        ("stars", [1, 2, 5] * 4, "regression", [1, 2, 5]),
+        ("stars", [0.5, 1.5, 4.0] * 4, "auto", [0.5, 1.5, 4.0]),
+    ],
+)
+def test_labels_are_classes_or_numbers(column: str, values: list, task: str, targets: list) -> None:
+    given = reviews().remove_columns(column).add_column(column, values)
+    found = load_hugging_face_data(given, None, "review", column, length=8, task=task)
+    assert set(found.y.tolist()) == set(targets)
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "message"),
+    [
+        ("review", None, "column 'review' has no value in row 12"),
+        ("stars", None, "column 'stars' has no value in row 12"),
+        ("stars", -1, "column 'stars' has labels of -1, which stand for unknown ones"),
+    ],
+)
+def test_unknown_texts_and_labels_are_refused(column: str, value: Any, message: str) -> None:
+    columns = reviews().to_dict()
+    columns[column][-1] = value
+    splits = {"train": reviews(), "test": datasets.Dataset.from_dict(columns)}
+    with pytest.raises(ff.UserError, match=message):
+        load_hugging_face_data(splits, None, "review", "stars", length=8)
+
+
+@pytest.mark.usefixtures("folders")
+def test_a_head_for_another_number_of_classes_starts_anew(capsys: pytest.CaptureFixture[str]) -> None:
+    three = reviews().remove_columns("stars").add_column("stars", [1, 2, 5] * 4)
+    three.save_to_disk("three")
+    columns = {"feature_columns": ("review",), "target_column": ("stars",)}
+    experiment = ff.Experiment(dataset="hf:three", model="hf:bert", sequence_length=8, **columns, **LIGHT)
+    result = ff.run(experiment, out="run")
+    assert "classifier.bias, classifier.weight start anew: the data need 3 outputs" in capsys.readouterr().err
+    assert result.parameters == sum(p.numel() for p in model("bert").parameters()) + 9
+    start, given = ff.load_model("run"), model("bert")
+    assert start.classifier.weight.shape[0] == 3
+    body = "bert.embeddings.word_embeddings.weight"
+    assert torch.allclose(start.state_dict()[body], given.state_dict()[body], atol=0.1), (
+        "other weights are the folder's"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("hf:nothing", "there is no folder nothing"),
+        ("hf:bare", "has no tokenizer .*tokenizer.save_pretrained"),
+    ],
+)
+@pytest.mark.usefixtures("folders")
+def test_a_folder_without_model_or_tokenizer_is_named(name: str, message: str) -> None:
+    BUILD["bert"]().save_pretrained("bare")
+    columns = {"feature_columns": ("review",), "target_column": ("stars",)}
+    with pytest.raises(ff.UserError, match=message):
+        ff.run(ff.Experiment(dataset="hf:reviews", model=name, sequence_length=8, **columns, **LIGHT))
+
+
 @pytest.fixture
 def folders(tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
@@ -135,7 +197,7 @@ def test_folders_on_the_command_line() -> None:
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        ("--model hf:nowhere --feature-columns review", "--model hf:nowhere: has no tokenizer"),
+        ("--model hf:nowhere --feature-columns review", "--model hf:nowhere: there is no folder nowhere"),
         ("--model hf:reviews --feature-columns review", "--model hf:reviews: has no tokenizer"),
         ("--model hf:bert --feature-columns reviews", "has no column 'reviews' (did you mean review?)"),
         ("--model hf:bert", "has no column 'text'; it has review, stars, user"),

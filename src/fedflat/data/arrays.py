@@ -99,7 +99,8 @@ def count_outputs(source: object, tensors: TrainTestTensors, classes: int | None
     tokens = [t for x in (tensors.x, tensors.x_test) for t in input_tensors(x) if t.dtype == torch.int64]
     if y.dim() > 1 and not tokens:
         if not bool(((y == 0) | (y == 1)).all()):
-            raise UserError(None, source, f"targets [n, {y.shape[1]}] must be 0 or 1 for each label")
+            problem = f"targets [n, {y.shape[1]}] must be 0 or 1 for each label"
+            raise UserError(None, source, f"{problem}; classes are [n]{', y[:, 0]' if y.shape[1] == 1 else ''}")
         return y.shape[1]
     largest = max(int(t.max()) for t in (y, *(tokens if y.dim() > 1 else [])))
     if classes is not None:
@@ -121,7 +122,8 @@ def _check_gaps(source: object, y: Tensor, largest: int) -> None:
     missing = sorted(set(range(largest + 1)) - set(found.tolist()))
     shown = ", ".join(map(str, missing[:5])) + (", …" if len(missing) > 5 else "")
     advice = f"give classes={largest + 1} if they are meant, or number the classes 0 to {len(found) - 1}"
-    raise UserError(None, source, f"labels go up to {largest}, but {shown} never occurs; {advice}")
+    never = "never occur" if len(missing) > 1 else "never occurs"
+    raise UserError(None, source, f"labels go up to {largest}, but {shown} {never}; {advice}")
 
 
 def as_array(source: object, what: str, values: Any) -> np.ndarray:
@@ -129,16 +131,28 @@ def as_array(source: object, what: str, values: Any) -> np.ndarray:
     try:
         return np.asarray(values)
     except (ValueError, TypeError, RuntimeError) as error:
+        if "inhomogeneous" in str(error) and "samples" in what:
+            problem = f"{what} have different lengths; fill them up to one, and give a mask as second input, (x, mask)"
+            raise UserError(None, source, problem) from error
         raise UserError(None, source, f"{what} cannot be read as an array ({error})") from error
 
 
 def _check_inputs(source: object, what: str, values: Any) -> Samples:
     """Return the samples as one tensor, or as a tuple or dict of tensors if several inputs are given."""
     if isinstance(values, dict):
-        return {str(name): _check_samples(source, f"{what} '{name}'", each) for name, each in values.items()}
+        return {str(name): _check_input(source, f"{what} '{name}'", each) for name, each in values.items()}
     if isinstance(values, tuple) and values and all(isinstance(each, np.ndarray | Tensor) for each in values):
-        return tuple(_check_samples(source, f"{what} {n}", each) for n, each in enumerate(values))
+        return tuple(_check_input(source, f"{what} {n}", each) for n, each in enumerate(values))
     return _check_samples(source, what, values)
+
+
+def _check_input(source: object, what: str, values: Any) -> Tensor:
+    """Return one of several inputs; uint8 are images, and not a mask, which would be divided by 255."""
+    samples = _check_samples(source, what, values)
+    if samples.dtype == torch.uint8 and samples.dim() != 4:
+        problem = f"{what} are uint8 {['n', *samples.shape[1:]]}, which is for images [n, c, h, w]".replace("'n'", "n")
+        raise UserError(None, source, f"{problem}; give tokens and masks as int64, numbers as floats")
+    return samples
 
 
 def _check_samples(source: object, what: str, values: Any) -> Tensor:
@@ -147,7 +161,7 @@ def _check_samples(source: object, what: str, values: Any) -> Tensor:
     if not array.size or not array.ndim:
         raise UserError(None, source, f"{what} have shape {list(array.shape)}; give at least one")
     if array.dtype.kind not in "iuf":
-        allowed = "uint8 for images, floating-point numbers, and whole numbers for tokens"
+        allowed = "uint8 for images, floating-point numbers, and whole numbers for tokens and masks"
         raise UserError(None, source, f"{what} are {array.dtype}; allowed are {allowed}")
     if array.ndim == 4 and array.shape[3] in COLOURS and array.shape[1] not in COLOURS:
         problem = f"{what} have shape {list(array.shape)}, channels last; give x.transpose(0, 3, 1, 2)"
@@ -208,7 +222,8 @@ def check_labels(source: object, what: str, values: Any) -> Tensor:
     """
     labels = as_array(source, what, values)
     if labels.dtype.kind not in "iu" or labels.ndim != 1 or labels.min(initial=0) < 0:
-        raise UserError(None, source, f"{what} must be a list of whole numbers from 0")
+        advice = "np.unique(y, return_inverse=True)[1] numbers any classes"
+        raise UserError(None, source, f"{what} must be a list of whole numbers from 0; {advice}")
     if (largest := labels.max(initial=0)) >= MAX_CLASSES:
         problem = f"{what}: the largest is {largest}; number the classes from 0 (at most {MAX_CLASSES:,} are possible)"
         raise UserError(None, source, problem)

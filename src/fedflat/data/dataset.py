@@ -163,12 +163,17 @@ def _check_normalisation(dataset: Dataset, mean: tuple[float, ...], std: tuple[f
     channels = dataset.shape[0]
     if len(mean) != len(std) or len(mean) not in (1, channels):
         raise UserError("mean", mean, f"give one number, or one for each of {channels} channels, and as many as in std")
+    if any(t.dtype == torch.uint8 for t in input_tensors(dataset.x)) and max(mean) > 1:
+        raise UserError("mean", mean, "must be between 0 and 1: images are divided by 255 before it is subtracted")
     if not all(np.isfinite([*mean, *std])) or min(std) <= 0:
         raise UserError("std", std, "must be more than 0, and all numbers finite")
 
 
 def _check_augment(dataset: Dataset, augment: Augment) -> Augment:
     """Raise UserError if the samples cannot be augmented; else return `augment`."""
+    if not isinstance(augment, Augment):
+        allowed = "must be a fedflat.Augment, such as Augment(crop=4, flip=True, per_batch=True)"
+        raise UserError("augment", augment, allowed)
     if augment != Augment() and (not isinstance(dataset.x, Tensor) or dataset.x.dim() != 4):
         raise UserError("augment", augment, "only images [n, channels, height, width] can be augmented")
     return augment

@@ -15,13 +15,14 @@ from typing import Any
 import numpy as np
 
 from fedflat.core.state import checksum
-from fedflat.core.tasks import IGNORED
+from fedflat.core.tasks import IGNORED, find_task
 from fedflat.data.dataset import Dataset, dataset_tensors, hold_out
 from fedflat.data.image_files import number_clients
 from fedflat.data.text import BYTES, SEQUENCE_LENGTH
 from fedflat.errors import UserError, import_extra, near_miss
 
 TEXT_COLUMNS, LABEL_COLUMNS = ("text", "sentence", "content"), ("label", "labels")  # taken unless others are named
+TOKENIZER_FILES = ("tokenizer*", "vocab*", "*.model")
 TEST_SPLITS, TEST_SHARE = ("test", "validation"), 0.2
 
 
@@ -33,6 +34,7 @@ def load_hugging_face_data(
     client: str | None = None,
     length: int = SEQUENCE_LENGTH,
     name: str = "own",
+    task: Any = "auto",
 ) -> Dataset:
     """Return a data set of Hugging Face as token sequences, {"input_ids", "attention_mask"}, or bytes.
 
@@ -44,9 +46,11 @@ def load_hugging_face_data(
         client: the column that names each row's client, None if a partition assigns the rows.
         length: the number of tokens of a sample.
         name: what reports call the data set.
+        task: what is learned, as the option `task`. Labels are classes, numbered in their order; decimal numbers, and
+            the labels of a task without classes, are used as they are.
 
     Raises:
-        UserError: there is no such data set or column.
+        UserError: there is no such data set or column, or it has missing values.
     """
     splits = _read_splits(source) if isinstance(source, str | Path) else source
     splits = dict(splits) if hasattr(splits, "keys") else {"train": splits}
@@ -55,7 +59,13 @@ def load_hugging_face_data(
     text = _column(name, train.column_names, text, TEXT_COLUMNS)
     label = _column(name, train.column_names, label, LABEL_COLUMNS, optional=True)
     client = _column(name, train.column_names, client, ()) if client else None
-    labels = np.unique([value for split in (train, test) if label and split for value in split[label]])
+    for split in (each for each in (train, test) if each):
+        _check_complete(name, split, text, label)
+    labels: np.ndarray | None = np.unique(
+        [value for split in (train, test) if label and split for value in split[label]]
+    )
+    if np.asarray(labels).dtype.kind == "f" or (task != "auto" and not find_task(task).class_scores):
+        labels = None
     x, y = _samples(train, tokenizer, text, label, labels, length)
     x_test, y_test = (x, y) if test is None else _samples(test, tokenizer, text, label, labels, length)
     owner = number_clients(np.asarray(train[client])) if client else None
@@ -77,14 +87,16 @@ def load_tokenizer(name: str) -> Any:
     """
     if not name.startswith("hf:"):
         return None
-    library = import_extra("transformers", "hf", "model", name)
+    library, folder = import_extra("transformers", "hf", "model", name), Path(name.removeprefix("hf:")).expanduser()
+    if not folder.is_dir():
+        raise UserError("model", name, f"there is no folder {folder}; give one that save_pretrained wrote")
+    problem = "has no tokenizer for the texts of the data set; save it there with tokenizer.save_pretrained"
+    if not any(True for pattern in TOKENIZER_FILES for _ in folder.glob(pattern)):
+        raise UserError("model", name, problem)  # transformers would make one that knows no word
     try:
-        return library.AutoTokenizer.from_pretrained(
-            Path(name.removeprefix("hf:")).expanduser(), local_files_only=True, trust_remote_code=False
-        )
-    except Exception as error:  # whatever the library raises for a folder without a tokenizer
-        reason = " ".join(str(error).split())[:200]
-        raise UserError("model", name, f"has no tokenizer for the texts of the data set ({reason})") from error
+        return library.AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # whatever the library raises for files that it cannot read
+        raise UserError("model", name, f"{problem} ({' '.join(str(error).split())[:200]})") from error
 
 
 def _read_splits(source: str | Path) -> Any:
@@ -96,6 +108,18 @@ def _read_splits(source: str | Path) -> Any:
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         problem = "was not written by save_to_disk" if folder.is_dir() else "is not a folder, and cannot be downloaded"
         raise UserError("dataset", f"hf:{source}", f"{problem} ({reason})") from error
+
+
+def _check_complete(name: str, split: Any, text: str | None, label: str | None) -> None:
+    """Raise UserError if a row has no text or no label. Data sets with hidden labels say -1."""
+    for column in filter(None, (text, label)):
+        values = split[column]
+        missing = [row for row, value in enumerate(values, 1) if value is None]
+        if missing:
+            raise UserError(None, name, f"column '{column}' has no value in row {missing[0]}; leave such rows out")
+        if column == label and -1 in values:
+            problem = f"column '{label}' has labels of -1, which stand for unknown ones; use splits with labels"
+            raise UserError(None, name, problem)
 
 
 def _column(
@@ -111,14 +135,15 @@ def _column(
 
 
 def _samples(
-    split: Any, tokenizer: Any, text: str | None, label: str | None, labels: np.ndarray, length: int
+    split: Any, tokenizer: Any, text: str | None, label: str | None, labels: np.ndarray | None, length: int
 ) -> tuple[Any, np.ndarray]:
-    """Return the inputs and targets of a split; a label becomes its number among all `labels`, which are sorted."""
+    """Return the inputs and targets of a split; a label becomes its number among all `labels`, if these are given."""
     texts = [str(value) for value in split[text]]
     tokens, mask = _byte_tokens(texts, length) if tokenizer is None else _tokens(texts, tokenizer, length)
     x = tokens if tokenizer is None else {"input_ids": tokens, "attention_mask": mask}
     if label:
-        return x, np.searchsorted(labels, np.asarray(split[label])).astype(np.int64)
+        given = np.asarray(split[label])
+        return x, given.astype(np.float32) if labels is None else np.searchsorted(labels, given).astype(np.int64)
     known = np.where(mask > 0, tokens, IGNORED)
     return x, np.concatenate([known[:, 1:], np.full((len(known), 1), IGNORED)], axis=1)
 

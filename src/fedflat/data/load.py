@@ -276,7 +276,11 @@ def _load_hugging_face(name: str, columns: TableColumns, sequence_length: int, t
     """Return the data set hf:FOLDER or hf:NAME."""
     text, label = (next(iter(found), None) for found in (columns.features, columns.target))
     source, client = name.removeprefix("hf:"), columns.client or None
-    return load_hugging_face_data(source, load_tokenizer(tokenizer), text, label, client, sequence_length, name)
+    if len(columns.features) > 1:
+        problem = f"takes one column of texts, {len(columns.features)} are given"
+        raise UserError("feature_columns", columns.features, problem)
+    found = load_tokenizer(tokenizer)
+    return load_hugging_face_data(source, found, text, label, client, sequence_length, name, columns.task)
 
 
 def _call_own_loader(name: str) -> Dataset:

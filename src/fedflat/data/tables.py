@@ -24,6 +24,7 @@ from fedflat.errors import UserError, mention, near_miss
 MAX_CATEGORIES = 1000  # of one column; more are taken for a mistake, such as a column of names
 MANY_NUMBERS = 100  # more different whole numbers in a target may be classes or not
 TEST_WORDS = ("test", "1", "true", "yes")  # what a column of the test split says of a test row, in any case
+MANY_WORDS_OF_NUMBERS = 20  # more different words that are numbers are no categories
 Columns = dict[str, np.ndarray]
 
 
@@ -191,11 +192,30 @@ def _feature(path: Path, name: str, values: np.ndarray, train: np.ndarray) -> np
     if values.dtype.kind in "iuf":
         return _standardised(values.astype(np.float64), train)[:, None]
     words = values.astype(str)
+    _check_hidden_numbers(path, name, words)
     categories = np.unique(words[train])
     if len(categories) > MAX_CATEGORIES:
         problem = f"column '{name}' has {len(categories)} different values, at most {MAX_CATEGORIES} are possible"
         raise UserError(None, path, f"{problem}; leave it out of the features")
     return (words[:, None] == categories).astype(np.float64)
+
+
+def _check_hidden_numbers(path: Path, name: str, words: np.ndarray) -> None:
+    """Raise UserError if a column of words is one of numbers: all but a tenth are, and they are many different ones."""
+    others = [row for row, word in enumerate(words, 1) if not _is_number(word)]
+    if 10 * len(others) <= len(words) and len(np.unique(words)) > MANY_WORDS_OF_NUMBERS:
+        row = others[0] if others else 1
+        problem = f"column '{name}' has numbers as text, and '{words[row - 1]}' in row {row}; write plain numbers"
+        raise UserError(None, path, f"{problem} such as 82.5 and fill in what is missing, or leave the column out")
+
+
+def _is_number(word: str) -> bool:
+    """Return whether a word is a number, also one with a decimal comma."""
+    try:
+        float(word.replace(",", "."))
+    except ValueError:
+        return False
+    return True
 
 
 def _standardised(numbers: np.ndarray, train: np.ndarray) -> np.ndarray:
@@ -272,4 +292,5 @@ def _check_complete(path: Path, name: str, values: np.ndarray) -> None:
             problem = f"column '{name}' has a number in row {too_large[0] + 1} that is too large for 32 bits"
             raise UserError(None, path, f"{problem}; correct it, or leave the column out")
     if values.ndim != 1 or values.dtype.kind not in "iufbU":
-        raise UserError(None, path, f"column '{name}' holds other things than numbers and words; leave it out")
+        problem = f"column '{name}' holds dates, or other things than numbers and words"
+        raise UserError(None, path, f"{problem}; leave it out, by naming the others with {mention('feature_columns')}")

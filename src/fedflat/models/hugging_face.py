@@ -44,7 +44,7 @@ def load_hugging_face_model(name: str, task: str, classes: int) -> nn.Module:
     try:
         config = library.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False, **labels)
         if any(folder.glob("*.safetensors")):
-            model = kind.from_pretrained(folder, config=config, local_files_only=True, use_safetensors=True)
+            model = _load_weights(kind, folder, config, classes)
         elif any(folder.glob("*.bin")):
             raise UserError("model", name, "its weights are pickles, which can run code; save them as safetensors")
         else:
@@ -58,6 +58,15 @@ def load_hugging_face_model(name: str, task: str, classes: int) -> nn.Module:
         problem = f"knows {config.vocab_size} tokens, the data have {classes}; use its own tokenizer"
         raise UserError("model", name, problem)
     return model.float()
+
+
+def _load_weights(kind: Any, folder: Path, config: Any, classes: int) -> nn.Module:
+    """Return the model with the weights of a folder; a head for another number of classes starts anew, and is named."""
+    options = {"ignore_mismatched_sizes": True, "output_loading_info": True}
+    model, info = kind.from_pretrained(folder, config=config, local_files_only=True, use_safetensors=True, **options)
+    if new := sorted(entry[0] for entry in info["mismatched_keys"]):
+        print(f"model: {', '.join(new)} start anew: the data need {classes} outputs", file=sys.stderr)
+    return model
 
 
 def adapt_hugging_face(model: nn.Module) -> None:

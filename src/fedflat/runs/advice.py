@@ -7,11 +7,14 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+import torch
+from torch import Tensor
+
 from fedflat.core.method import Method
-from fedflat.errors import UserError, mention
+from fedflat.errors import NOT_SHOWN, UserError, mention
 from fedflat.methods.wrappers import innermost_method
 from fedflat.probes.probe import state_with
-from fedflat.runs.build import BuiltRun, partition_name
+from fedflat.runs.build import BuiltRun, is_own_model, partition_name
 from fedflat.runs.experiment import COLUMN_OPTIONS, TABLE_OPTIONS, Experiment, Setting
 
 ONE_STEP_IS_FEDAVG = ("FedSOL", "FedProx", "FedNTD")  # their terms vanish at the model that clients start from
@@ -145,9 +148,33 @@ def advice(experiment: Experiment, built: BuiltRun) -> Iterator[str]:
         if value != getattr(Setting, option) and (why := reason(experiment, built)):
             yield str(UserError(option, value, why))
     yield from _method_advice(experiment.method)
+    if experiment.task == "auto" and _is_one_hot(built.dataset.y):
+        problem = (
+            f"every row of the targets has a single 1, taken for the targets of {mention('task', built.task.name)}"
+        )
+        yield str(UserError(None, "data", f"{problem}; give classes, y.argmax(1)"))
+    if is_own_model(experiment) and built.task.class_scores and _gives_probabilities(built):
+        problem = "gives probabilities, and cross entropy takes scores; leave its softmax out"
+        yield str(UserError("model", NOT_SHOWN, problem))
     name = type(innermost_method(experiment.method)).__name__
     if name in ONE_STEP_IS_FEDAVG and _one_step(experiment, built):
         yield f"{name} with one local step in a round is FedAvg: it differs from the second step on"
+
+
+def _is_one_hot(y: Tensor) -> bool:
+    """Return whether targets have a single 1 in each row, and 0 elsewhere."""
+    if y.dim() != 2 or y.shape[1] < 2:
+        return False
+    return bool((((y == 0) | (y == 1)).all(1) & (y.sum(1) == 1)).all())
+
+
+@torch.no_grad()
+def _gives_probabilities(built: BuiltRun) -> bool:
+    """Return whether the outputs of the initial model are from 0 to 1 and sum to 1."""
+    if not len(built.dataset.y):
+        return False
+    outputs = built.task.outputs(built.initial_params[0], built.client_data.samples(torch.tensor([0])))
+    return bool((outputs >= 0).all()) and torch.allclose(outputs.sum(-1), torch.ones(1).to(outputs), atol=1e-3)
 
 
 def _method_advice(method: Method) -> Iterator[str]:

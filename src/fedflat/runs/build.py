@@ -241,6 +241,7 @@ def partition_name(experiment: Experiment, dataset: Dataset) -> str:
 
 def _partition_all(experiment: Experiment, dataset: Dataset) -> list[np.ndarray]:
     """Return the row numbers of every client's training samples."""
+    _check_goes_by_classes(experiment, dataset)
     y = dataset.y.cpu().numpy()
     kept = long_tail_rows(y, experiment.long_tail, experiment.partition_seed)
     parts = partition_rows(
@@ -253,6 +254,17 @@ def _partition_all(experiment: Experiment, dataset: Dataset) -> list[np.ndarray]
         None if dataset.owner is None else dataset.owner.numpy()[kept],
     )
     return [kept[part] for part in parts]
+
+
+def _check_goes_by_classes(experiment: Experiment, dataset: Dataset) -> None:
+    """Raise UserError if the partition or the long tail goes by classes and the targets are none."""
+    name = partition_name(experiment, dataset)
+    if dataset.task == "classification":
+        return
+    if name not in ("iid", "natural"):
+        raise UserError("partition", name, "goes by classes, which these data do not have; use iid or natural")
+    if experiment.long_tail != 1:
+        raise UserError("long_tail", experiment.long_tail, "goes by classes, which these data do not have")
 
 
 def _augment(experiment: Experiment, dataset: Dataset) -> Augment:
