@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import fedflat as ff
+from fedflat.core.metric import ACCURACY
 from fedflat.runs.callbacks import CallbackError, Stop, TrainingView
 from fedflat.runs.checkpoint import load_tensors
 from fedflat.runs.read import read_stored_run
@@ -204,7 +205,7 @@ class View:
     """The part of a view that stopping looks at."""
 
     def __init__(self, history: list[dict[str, Any]]) -> None:
-        self.history, self.experiment = history, replace(SMALL, seeds=(0,))
+        self.history, self.experiment, self.main_metric = history, replace(SMALL, seeds=(0,)), ACCURACY
 
 
 @pytest.mark.parametrize(
@@ -234,8 +235,8 @@ def test_stop_at_accuracy_waits_for_every_seed() -> None:
     assert ff.StopAtAccuracy(0.8).on_evaluation(view) == Stop("accuracy 0.8")  # type: ignore[arg-type]
     view.experiment = replace(SMALL, seeds=(0, 1))
     assert ff.StopAtAccuracy(0.8).on_evaluation(view) is None  # type: ignore[arg-type]
-    with pytest.raises(ff.UserError, match="accuracy=80: must be between 0 and 1"):
-        ff.StopAtAccuracy(80)
+    with pytest.raises(ff.UserError, match=r"stop_at_accuracy=80.*: must be between 0 and 1: the metric is accuracy"):
+        ff.run(SMALL, callbacks=[ff.StopAtAccuracy(80)])
 
 
 def test_csv_file_holds_all_rows_and_probes_after_a_break(tmp_path: Path) -> None:

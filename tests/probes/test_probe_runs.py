@@ -8,10 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from torch import nn
 
-from fedflat import Experiment, UserError, run
+from fedflat import Dataset, Experiment, UserError, run
 from fedflat.cli import main
 from fedflat.engine.rounds import TrainedCohort
 from fedflat.engine.sequential import Sequential
@@ -211,6 +213,22 @@ def test_the_catalogue_and_help_name_every_probe(capsys: pytest.CaptureFixture[s
     help_text = re.search(r"--probes TEXT .*?\(default", text)
     assert help_text
     assert all(re.search(rf"\b{name}\b", help_text.group()) for name in PROBES)
+
+
+def test_a_perplexity_is_reached_from_above(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = np.random.default_rng(0).integers(0, 9, (24, 7))
+    text = Dataset.from_arrays(words[:, :-1], words[:, 1:], words[:, :-1], words[:, 1:])
+    language = nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 9))
+    tiny = replace(SMALL, dataset=text, model=language, partition="iid", clients=4, cohort=2, rounds=2, probes=())
+    worst = max(row["perplexity"] for row in run(tiny, tmp_path / "text").history)
+    assert worst > 1
+    for command in (["reach"], ["report", "--out", str(tmp_path / "page.html")]):
+        assert main([command[0], str(tmp_path / "text"), *command[1:], "--target", str(worst)]) == 0
+    assert ["text", "1.0"] in [line.split()[:2] for line in capsys.readouterr().out.splitlines()]
+    run(SMALL, tmp_path / "classes")
+    for command in ("reach", "report"):
+        assert main([command, str(tmp_path / "classes"), "--target", "80"]) == 2
+        assert "--target 80.0: must be between 0 and 1: the metric is accuracy" in capsys.readouterr().err
 
 
 def test_reach(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -53,3 +53,10 @@ def test_the_mean_over_seeds_has_to_become_better() -> None:
 def test_every_seed_has_to_reach_the_accuracy() -> None:
     assert stopping_round(ff.StopAtAccuracy(0.5), [[0.1, 0.5, 0.4], [0.1, 0.2, 0.6]]) == 3
     assert stopping_round(ff.StopAtAccuracy(0.5), [[0.1, 0.5, 0.4], [0.1, 0.2, 0.3]]) is None
+
+
+def test_a_metric_of_which_less_is_better_is_reached_from_above() -> None:
+    rows = [{"round": r, "seed": 0, "mse": value, "loss": 0.0, "accuracy": 1.0} for r, value in ((1, 9.0), (2, 4.0))]
+    view = SimpleNamespace(experiment=SimpleNamespace(seeds=(0,)), main_metric=MainMetric("mse", False), history=rows)
+    assert ff.StopAtAccuracy(3.0).on_start(view) is None
+    assert ff.StopAtAccuracy(5.0).on_start(view) is not None

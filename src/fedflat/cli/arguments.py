@@ -18,7 +18,7 @@ from fedflat.cli.tyro_rules import field_rule, options_rule
 from fedflat.core.method import Method
 from fedflat.errors import UserError, near_miss
 from fedflat.methods import METHODS
-from fedflat.options import Fraction, check, parse_words
+from fedflat.options import Fraction, NonNegative, check, parse_words
 from fedflat.runs.experiment import Experiment, Setting
 
 T = TypeVar("T")
@@ -183,8 +183,9 @@ class RunFiles(OutputFiles):
 
     target: Fraction = 0.8
     """Accuracy for which the rounds until it is first reached are counted."""
-    stop_at_accuracy: Fraction | None = None
-    """End training when every seed has reached this accuracy; none trains all rounds."""
+    stop_at_accuracy: NonNegative | None = None
+    """End training when every seed has reached this accuracy, or value of another main metric (mse); none trains all
+    rounds."""
     track: tuple[TrackerName, ...] = ()
     """Write metrics while training: wandb, mlflow (need fedflat[wandb], fedflat[mlflow]) or tensorboard, to the run's
     folder. docs/callbacks.md says how to set them up."""

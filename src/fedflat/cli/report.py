@@ -12,7 +12,7 @@ from fedflat.cli.arguments import parse_options, split_positionals
 from fedflat.cli.catalogue import print_table
 from fedflat.cli.outputs import check_file
 from fedflat.errors import NOT_SHOWN, UserError
-from fedflat.options import Fraction, Range
+from fedflat.options import NonNegative, Range
 from fedflat.runs.result import CostToReach, bytes_per_round, cost_to_reach
 
 
@@ -22,8 +22,8 @@ class ReportOptions:
 
     out: Path = Path("report.html")
     """The page to write."""
-    target: Fraction = 0.8
-    """Accuracy for the column "rounds to ...": the first round that reaches it."""
+    target: NonNegative = 0.8
+    """Accuracy, or value of another main metric, for the column "rounds to ...": the first round that reaches it."""
     figures: Path | None = None
     """Folder for the page's figures as PDF and PNG, sized for a paper, and the differences between runs as LaTeX."""
     style: Literal["plain", "cvpr"] = "plain"
@@ -90,8 +90,9 @@ def parse_labels(words: Sequence[str], runs: Sequence[str]) -> dict[str, str]:
 class ReachOptions:
     """What runs needed to reach an accuracy, in rounds, bytes and models (FedGF, Table 4; FedGloSS, Table 5)."""
 
-    target: Fraction | None = None
-    """Accuracy to reach; unless given, that of the first run over the last tenth of its evaluations."""
+    target: NonNegative | None = None
+    """Accuracy, or value of another main metric, to reach; unless given, that of the first run over the last tenth of
+    its evaluations."""
 
 
 def reach_command(words: list[str]) -> None:
@@ -107,6 +108,7 @@ def reach_command(words: list[str]) -> None:
         raise UserError(None, "reach", "; ".join(["name the folders of complete runs, FedAvg's first", *problems]))
     name, (first, cohort) = next(iter(finished.items()))
     target = first.last10 if options.target is None else options.target
+    first.main_metric.check_target("target", target)
     if not math.isfinite(target):
         raise UserError(
             "target", NOT_SHOWN, f"{name} diverged and reached no {first.metric}; say what is to be reached"

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from fedflat.errors import UserError
+
 SHARES = ("accuracy", "f1", "auroc", "macro_f1", "balanced_accuracy")  # shown in percent
 
 
@@ -44,6 +46,11 @@ class MainMetric(NamedTuple):
     def score(self, value: float) -> float:
         """Return a number that is larger for a better value."""
         return value if self.higher_is_better else -value
+
+    def check_target(self, option: str, target: float) -> None:
+        """Raise UserError if a value to be reached cannot be one of this metric: a share is between 0 and 1."""
+        if self.is_share and target > 1:
+            raise UserError(option, target, f"must be between 0 and 1: the metric is {self.name}")
 
     def reached(self, value: float | None, target: float) -> bool:
         """Return whether a value is as good as `target`; None, for one that is not finite, is not."""

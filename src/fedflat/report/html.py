@@ -13,6 +13,7 @@ import jinja2
 import plotly.offline
 import yaml
 
+from fedflat.core.metric import common_metric
 from fedflat.errors import UserError
 from fedflat.report.analysis_files import read_analyses
 from fedflat.report.charts import Chart, Curves
@@ -111,6 +112,7 @@ def make_report(
     runs, unreadable = read_stored_runs(paths)
     if not runs:
         raise UserError(None, "report", "; ".join(["nothing to show", *unreadable]))
+    common_metric(run.result.main_metric for run in runs if run.result).check_target("target", target)
     if tensorboard:
         from fedflat.report.tensorboard import write_events
 

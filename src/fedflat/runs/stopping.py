@@ -12,7 +12,7 @@ from statistics import fmean
 from typing import Any, Literal
 
 from fedflat.core.metric import MainMetric
-from fedflat.options import Count, Fraction, NonNegative, check
+from fedflat.options import Count, NonNegative, check
 from fedflat.runs.callbacks import STOP, Callback, Stop, TrainingView
 
 
@@ -53,17 +53,21 @@ class EarlyStopping(Callback):
 
 @dataclass(frozen=True)
 class StopAtAccuracy(Callback):
-    """Stops when every seed has reached an accuracy in some evaluation."""
+    """Stops when every seed has reached an accuracy in some evaluation, or another main metric of the task."""
 
-    accuracy: Fraction = 0.8
-    """The accuracy."""
+    accuracy: NonNegative = 0.8
+    """The accuracy; for a task with another main metric, such as mse, the value that is good enough."""
 
     def __post_init__(self) -> None:
         check(self)
 
     def on_evaluation(self, view: TrainingView) -> Stop | None:
         """Stop if every seed has reached the accuracy."""
-        reached = {row["seed"] for row in view.history if row.get("accuracy", 0.0) >= self.accuracy}
-        return STOP.because(f"accuracy {self.accuracy:g}") if reached == set(view.experiment.seeds) else None
+        metric = view.main_metric
+        reached = {row["seed"] for row in view.history if metric.reached(row[metric.name], self.accuracy)}
+        return STOP.because(f"{metric.name} {self.accuracy:g}") if reached == set(view.experiment.seeds) else None
 
-    on_start = on_evaluation
+    def on_start(self, view: TrainingView) -> Stop | None:
+        """Stop if an earlier evaluation reached the accuracy; raise UserError if none can."""
+        view.main_metric.check_target("stop_at_accuracy", self.accuracy)
+        return self.on_evaluation(view)
