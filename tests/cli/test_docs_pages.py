@@ -81,6 +81,11 @@ def test_sweeps(capsys: pytest.CaptureFixture[str]) -> None:
         ("fedsol seeds=0,1 --validation 0.1", "--seeds: is the same for all points; give --seeds 0 1 beside them"),
         ("fedsol validation=0.1,0.2", "--validation: is the same for all points; give --validation 0.1"),
         ("fedsol method=fedavg,fedsam --validation 0.1", "fedflat compare trains several methods"),
+        (
+            "fedsol --rho 1,2 --validation 0.1",
+            "--rho 1,2: must be a number; values to sweep stand before the flags, rho=1,2",
+        ),
+        ("fedsol --space rho=0.1-5", "--space rho=0.1-5: must be a number; a range is written rho=0.1..5"),
         ("fedsol --space", "--space: give the options to search"),
         ("fedsol --space rho", "--space rho: must look like"),
         ("fedsol --space rho=5..1", "--rho 5..1: must go from a smaller"),

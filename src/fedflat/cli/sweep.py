@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +38,11 @@ def sweep_command(words: list[str]) -> None:
     """Train one method at every point of a grid."""
     names, flags = split_positionals(words)
     if not names and not {"--help", "-h"} & set(flags):
-        raise UserError(None, "sweep", f"name a method and the values of its options, for example {EXAMPLE}")
+        raise UserError(None, "sweep", f"name a method and the values of its options first, for example {EXAMPLE}")
     about = f"Train one method at every point of a grid and show the best on validation samples: {EXAMPLE}."
     usage = "sweep METHOD NAME=VALUE,VALUE ..."
-    experiment, files = parse_experiment(names[0] if names else None, flags, SweepFiles, usage, about)
+    with _explain_lists():
+        experiment, files = parse_experiment(names[0] if names else None, flags, SweepFiles, usage, about)
     grid = parse_grid(experiment.method, names[1:])
     with output_folder(files, f"sweep-{names[0]}", leads=True) as out:
         folders = [out / point_name(values) for values, _ in grid_points(experiment, grid)]
@@ -50,6 +52,19 @@ def sweep_command(words: list[str]) -> None:
     print(f"best: {' '.join(option_words(points[0].values))}")
     print(f"train it on all samples: {command_of(points[0].experiment, points[0].values)}")
     print(f"results in {out}")
+
+
+@contextmanager
+def _explain_lists() -> Iterator[None]:
+    """Say where values stand that were given to a flag with commas: --rho 0.5,1."""
+    try:
+        yield
+    except UserError as error:
+        if not (error.option and isinstance(error.value, str) and "," in error.value):
+            raise
+        name = flag(error.option).removeprefix("--")
+        problem = f"{error.problem}; values to sweep stand before the flags, {name}={error.value}"
+        raise UserError(error.option, error.value, problem) from None
 
 
 def parse_grid(method: Method, words: Sequence[str]) -> dict[str, list[Any]]:

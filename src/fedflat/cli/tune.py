@@ -14,7 +14,7 @@ from fedflat.cli.train import parse_experiment, tell_how_to_continue
 from fedflat.core.method import Method
 from fedflat.core.metric import MainMetric
 from fedflat.errors import NOT_SHOWN, UserError
-from fedflat.options import member_types, parse_words, value_words
+from fedflat.options import member_types, parse_words, value_problem, value_words
 from fedflat.progress import TrainingBar
 from fedflat.runs.experiment import Experiment
 from fedflat.runs.result import mean_std
@@ -69,10 +69,16 @@ def parse_space(method: Method, words: Sequence[str]) -> Space:
         if key in space:
             raise UserError("space", word, f"{name} may be given once")
         hint = option_type(method, key)
-        space[key] = (
-            _range(hint, word, values) if ".." in values else [parse_words(hint, [v]) for v in values.split(",")]
-        )
+        space[key] = _range(hint, word, values) if ".." in values else _values(hint, word, values)
     return space
+
+
+def _values(hint: Any, word: str, text: str) -> list[Any]:
+    """Return the values that 0.5,1,2 describes, for an option of type `hint`."""
+    values = [parse_words(hint, [value]) for value in text.split(",")]
+    if problem := next(filter(None, (value_problem(hint, value) for value in values)), ""):
+        raise UserError("space", word, f"{problem}; a range is written {word.partition('=')[0]}=0.1..5")
+    return values
 
 
 def _range(hint: Any, word: str, text: str) -> SearchRange:
