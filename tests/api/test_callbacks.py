@@ -197,6 +197,14 @@ def test_another_return_value_is_refused() -> None:
         ff.run(SMALL, callbacks=[Wrong()])
 
 
+def test_what_is_no_experiment_is_refused() -> None:
+    for given in (ff.FedSOL(), {"rounds": 3}):
+        with pytest.raises(ff.UserError, match=r"experiment=.*: must be a fedflat\.Experiment, such as"):
+            ff.run(given)  # type: ignore[arg-type]
+        with pytest.raises(ff.UserError, match=r"must be a fedflat\.Experiment"), ff.Federation(given):  # type: ignore[arg-type]
+            pass
+
+
 def rows(*values: float | None, key: str = "loss") -> list[dict[str, Any]]:
     return [{"round": n, "seed": 0, "accuracy": 0.5, "loss": 1.0, key: value} for n, value in enumerate(values, 1)]
 

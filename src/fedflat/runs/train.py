@@ -86,6 +86,9 @@ def open_training(experiment: Experiment, out: str | Path | None, resume: bool) 
 
 @contextmanager
 def _join_processes(experiment: Experiment) -> Iterator[ProcessGroup]:
+    if not isinstance(experiment, Experiment):
+        example = "Experiment(method=FedSOL(), rounds=60)"
+        raise UserError("experiment", experiment, f"must be a fedflat.Experiment, such as {example}")
     rank = find_rank(experiment.engine)
     if rank.size > 1 and experiment.probes:
         refuse_probes(experiment.probes)
