@@ -53,9 +53,11 @@ def run_in_child(experiment: ff.Experiment, out: Path, kill_at: int = 0, seconds
         _run_and_exit(experiment, out, kill_at)
     timer = threading.Timer(seconds or PATIENCE, os.kill, (child, signal.SIGKILL))
     timer.start()
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)  # its number is not free while the timer may use it
+    timer.cancel()
+    timer.join()
     _, status = os.waitpid(child, 0)
     hung = not kill_at and not seconds and os.WIFSIGNALED(status)
-    timer.cancel()
     if hung or (os.WIFEXITED(status) and os.WEXITSTATUS(status)):
         raise Failure(f"{out}: {'hung' if hung else 'ended in an error'}")
     return os.WIFEXITED(status)
