@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -28,8 +29,9 @@ from fedflat.models.layers import BatchClassifier, BatchNorm
 @pytest.mark.parametrize("path", [".", "../avg", "../avg/"])
 def test_relative_paths_have_names(path, runs, monkeypatch, capsys):
     monkeypatch.chdir(runs[0])
+    assert FinishedRun(Path(path), quick()).name == "avg"
     assert main(["analyse", path, "--what", "lpf", "--samples", "20", "--draws", "4"]) == 0
-    assert "avg" in capsys.readouterr().out
+    assert "FedAvg" in capsys.readouterr().out
 
 
 def test_a_symbolic_link_gives_the_run_its_name(runs, tmp_path):
