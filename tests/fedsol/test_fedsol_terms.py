@@ -139,8 +139,9 @@ def test_parts_that_cannot_be_perturbed_are_refused():
     with pytest.raises(UserError, match='perturb="head": MOON'):
         FedSOLAblation(proximal="moon").step(task, w, batch, Message(w), FedSOLAblation(proximal="moon").init_client(w))
     headless = Task(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(5, 3).double()))
+    start = torch.zeros(headless.size, dtype=torch.float64)
     with pytest.raises(UserError, match='perturb="body": the model has no parts'):
-        FedSOL(perturb="body").step(headless, torch.zeros(headless.size), batch, Message(w), ())
+        FedSOL(perturb="body").step(headless, start, batch, Message(start), ())
 
 
 OLD = {"name": "fedsol", "rho": 2.0, "lam": "tensor", "perturb": "all", "proximal": "kl", "temperature": None}
