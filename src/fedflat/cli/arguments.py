@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 from fedflat.cli import flag
 from fedflat.cli.tyro_rules import field_rule, options_rule
 from fedflat.core.method import Method
+from fedflat.core.metric import DEFAULT_TARGET
 from fedflat.errors import UserError, near_miss
 from fedflat.methods import METHODS
 from fedflat.options import Fraction, NonNegative, check, parse_words
@@ -181,7 +182,7 @@ class OutputFiles:
 class RunFiles(OutputFiles):
     """Configuration file and results."""
 
-    target: Fraction = 0.8
+    target: Fraction = DEFAULT_TARGET
     """Accuracy for which the rounds until it is first reached are counted."""
     stop_at_accuracy: NonNegative | None = None
     """End training when every seed has reached this accuracy, or value of another main metric (mse); none trains all

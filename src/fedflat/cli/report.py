@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 from fedflat.cli.arguments import parse_options, split_positionals
 from fedflat.cli.catalogue import print_table
 from fedflat.cli.outputs import check_file
+from fedflat.core.metric import DEFAULT_TARGET
 from fedflat.errors import NOT_SHOWN, UserError
 from fedflat.options import NonNegative, Range
 from fedflat.runs.result import CostToReach, bytes_per_round, cost_to_reach
@@ -22,7 +23,7 @@ class ReportOptions:
 
     out: Path = Path("report.html")
     """The page to write."""
-    target: NonNegative = 0.8
+    target: NonNegative = DEFAULT_TARGET
     """Accuracy, or value of another main metric, for the column "rounds to ...": the first round that reaches it."""
     figures: Path | None = None
     """Folder for the page's figures as PDF and PNG, sized for a paper, and the differences between runs as LaTeX."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 from fedflat.cli.arguments import parse_options, split_positionals
+from fedflat.core.metric import DEFAULT_TARGET
 from fedflat.errors import UserError, mention
 from fedflat.options import Fraction, Range
 
@@ -19,7 +20,7 @@ class WatchOptions:
     """Port to listen on; 0 takes one that is free."""
     host: str = "127.0.0.1"
     """Address to listen on. Any but this machine's own shows the page to all who can reach it and have the token."""
-    target: Fraction = 0.8
+    target: Fraction = DEFAULT_TARGET
     """Accuracy for the column "rounds to ...": the first round that reaches it."""
 
 

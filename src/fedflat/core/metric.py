@@ -10,6 +10,7 @@ import torch
 
 from fedflat.errors import UserError
 
+DEFAULT_TARGET = 0.8  # of "rounds to …": an accuracy to reach, which means nothing for metrics that are no shares
 SHARES = ("accuracy", "f1", "auroc", "macro_f1", "balanced_accuracy")  # shown in percent
 
 
@@ -46,6 +47,10 @@ class MainMetric(NamedTuple):
     def score(self, value: float) -> float:
         """Return a number that is larger for a better value."""
         return value if self.higher_is_better else -value
+
+    def has_target(self, target: float) -> bool:
+        """Return whether a value to be reached means something: any that was asked for, and the default of shares."""
+        return self.is_share or target != DEFAULT_TARGET
 
     def check_target(self, option: str, target: float) -> None:
         """Raise UserError if a value to be reached cannot be one of this metric: a share is between 0 and 1."""

@@ -26,8 +26,6 @@ RULES = {  # parts of torch's messages, and what they mean for a model or a loss
     "mutate a captured Tensor": "nothing may be changed in place, such as a buffer in forward",
     "Batch norm got a batched tensor": "F.batch_norm counts padding; use nn.BatchNorm*, which is replaced by fedflat's",
 }
-
-
 RESERVED = ("round", "seed", "loss", "seconds", "probes")  # what rows of metrics.jsonl have beside the metrics
 Metrics = Mapping[str, Tensor | float]
 

@@ -12,14 +12,13 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from fedflat.core.metric import ACCURACY, MainMetric, common_metric
+from fedflat.core.metric import ACCURACY, DEFAULT_TARGET, MainMetric, common_metric
 from fedflat.report.comparison import RunSettings, are_comparable, comparable_groups, training_settings
 from fedflat.report.significance import Mark, SeedValues, mark_best
 from fedflat.runs.read import StoredRun
 from fedflat.runs.result import Result, mean_std
 
 RESULT_COLUMNS = ("method", "{metric}", "last 10 %", "rounds to {target}", "bytes down", "bytes up", "seconds", "note")
-DEFAULT_TARGET = 0.8  # of the column "rounds to …": an accuracy, which means nothing for metrics that are no shares
 LEFT_OUT_IF_NARROW = ("bytes down", "bytes up", "seconds")  # of the terminal's table, in this order
 MARKS: dict[Mark, str] = {"": "", "best": "", "tied": "≈ "}
 
@@ -45,17 +44,12 @@ def result_cells(name: str, result: Result, target: float) -> list[str]:
         name,
         mean_and_std(result.final, result.final_std, seeds, form),
         mean_and_std(result.last10, result.last10_std, seeds, form),
-        reached if has_target(result.main_metric, target) else "",
+        reached if result.main_metric.has_target(target) else "",
         f"{result.bytes_down_per_client_round:,}",
         f"{result.bytes_up_per_client_round:,}",
         f"{result.seconds:.1f}",
         "diverged: seed " + " ".join(map(str, result.diverged_seeds)) if result.diverged else "",
     ]
-
-
-def has_target(metric: MainMetric, target: float) -> bool:
-    """Return whether "rounds to …" means something: an accuracy, or any number that was asked for."""
-    return metric.is_share or target != DEFAULT_TARGET
 
 
 def mean_and_std(mean: float, std: float, count: int, form: str) -> str:
@@ -75,7 +69,7 @@ def result_scores(result: Result, target: float) -> dict[str, tuple[SeedValues, 
         target: accuracy, as a fraction, for the column "rounds to …".
     """
     reached, higher = result.first_rounds(target), result.higher_is_better
-    if None in reached.values() or not has_target(result.main_metric, target):
+    if None in reached.values() or not result.main_metric.has_target(target):
         reached = {}
     scores: dict[str, tuple[dict[int, Any], bool]] = {
         "{metric}": (dict(zip(result.seeds, result.final_per_seed, strict=False)), higher),
@@ -147,7 +141,7 @@ def print_results(runs: Sequence[StoredRun], target: float = DEFAULT_TARGET) -> 
     marks, terminal = mark_results(judge_results(results, training_settings(runs), target)), Console()
     console = terminal if terminal.is_terminal else Console(width=140)
     left_out = {"note"} if not any(result.diverged for result in results.values()) else set()
-    if not has_target(common_metric(result.main_metric for result in results.values()), target):
+    if not common_metric(result.main_metric for result in results.values()).has_target(target):
         left_out |= {"rounds to {target}"}
     for narrow in (*LEFT_OUT_IF_NARROW, ""):
         table = _terminal_table(runs, results, marks, target, left_out)
