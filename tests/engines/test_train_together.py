@@ -42,6 +42,17 @@ def test_results_equal_those_of_single_runs(method, engine, tmp_path):
             torch.testing.assert_close(tensors[0][name], tensors[1][name], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("decays", [(0.0, 0.5), (0.5, 0.0)])
+@pytest.mark.parametrize("optimiser", ["sgd", "adamw"])
+def test_one_may_have_weight_decay_and_another_none(decays, optimiser):
+    experiments = [dataclasses.replace(BASE, weight_decay=decay, optimiser=optimiser) for decay in decays]
+    together, alone = run_together(experiments), [run(experiment) for experiment in experiments]
+    losses = [[[row["loss"] for row in result.history] for result in results] for results in (together, alone)]
+    assert losses[0][0] == pytest.approx(losses[1][0], rel=1e-5)
+    assert losses[0][1] == pytest.approx(losses[1][1], rel=1e-5)
+    assert losses[1][0] != pytest.approx(losses[1][1], rel=1e-3)
+
+
 def stop_in_round_2(round, rows):
     if round == 2:
         raise KeyboardInterrupt

@@ -33,7 +33,8 @@ class Optimiser(NamedTuple):
 
     The four numbers are scalar tensors, or tensors [clients] with a number for each client of a cohort. They can change
     from round to round and differ from client to client without a step being traced again. The Python number 0 as
-    momentum means that there is no buffer, math.inf as clip that nothing is clipped.
+    momentum means that there is no buffer, 0 as weight decay that none is added, math.inf as clip that nothing is
+    clipped.
 
     Args:
         lr: the learning rate η.
@@ -59,6 +60,11 @@ class Optimiser(NamedTuple):
         return isinstance(self.momentum, Tensor) or bool(self.momentum)
 
     @property
+    def has_weight_decay(self) -> bool:
+        """Whether λ w is added, which passes over all parameters even if λ is 0."""
+        return isinstance(self.weight_decay, Tensor) or bool(self.weight_decay)
+
+    @property
     def clips(self) -> bool:
         """Whether directions are clipped."""
         return isinstance(self.clip, Tensor) or self.clip < math.inf
@@ -78,7 +84,7 @@ class Optimiser(NamedTuple):
         return self._replace(
             lr=lr,
             momentum=momentum if self.has_momentum else 0.0,
-            weight_decay=weight_decay,
+            weight_decay=weight_decay if self.has_weight_decay else 0.0,
             clip=clip if self.clips else math.inf,
         )
 
@@ -134,14 +140,19 @@ def optimiser_step(
     lr = _step_lr(optimiser, step, steps)
     if optimiser.name == "adamw":
         change, moments = _adam(moments, direction)
-        return _plus_product(w, -lr, _plus_product(change, optimiser.weight_decay, w)), moments
-    decayed = _plus_product(direction, optimiser.weight_decay, w)
+        return _plus_product(w, -lr, _add_decay(optimiser, change, w)), moments
+    decayed = _add_decay(optimiser, direction, w)
     if not optimiser.has_momentum:
         return _plus_product(w, -lr, decayed), moments
     buffer = _plus_product(decayed, optimiser.momentum, moments)
     if optimiser.name == "sgd":
         return _plus_product(w, -lr, buffer), buffer
     return _plus_product(w, -lr, _plus_product(decayed, optimiser.momentum, buffer)), buffer
+
+
+def _add_decay(optimiser: Optimiser, direction: Tensor, w: Tensor) -> Tensor:
+    """Return d + λ w."""
+    return _plus_product(direction, optimiser.weight_decay, w) if optimiser.has_weight_decay else direction
 
 
 def _plus_product(a: Tensor, factor: float | Tensor, b: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad
 
+from fedflat.core.layout import AnyLayout, depends_on_layout, put_channels_last
 from fedflat.core.metric import MainMetric
 from fedflat.core.model_check import check_model
 from fedflat.core.norm_statistics import (
@@ -206,6 +208,7 @@ class Task:
         self._tied = tied_parameters(self._parts)
         self.norm_layers = tracking_layers(model)
         self._channels = [len(layer.averages()[0]) for layer in self.norm_layers.values()]
+        self.channels_last, self._any_layout = False, AnyLayout if depends_on_layout(model) else nullcontext
         self.statistics: NormStatistics | None = None
         self._updated: dict[nn.Module, LayerStatistics] | None = None
 
@@ -221,7 +224,18 @@ class Task:
             model: a model with the same parameters.
             compute: as in the constructor.
         """
-        return type(self)(model, compute)
+        other = type(self)(model, compute)
+        other.channels_last = self.channels_last
+        return other
+
+    def with_channels_last(self) -> Task:
+        """Return the same task, which gives images to its model with the channels last in memory.
+
+        Shapes stay as they are. On a CPU convolutions are then a little faster and max-pooling is many times as fast.
+        """
+        other = copy.copy(self)
+        other.channels_last = True
+        return other
 
     def initial_statistics(self, like: Tensor) -> NormStatistics:
         """Return the running averages with which the model was built.
@@ -304,7 +318,7 @@ class Task:
         running = self.statistics is not None and self._updated is None and evaluated
         _current_batch.extend([] if batch is None else [batch])
         try:
-            with using_statistics(StatisticsUse(running, self._updated)):
+            with using_statistics(StatisticsUse(running, self._updated)), self._any_layout():
                 outputs = functional_call(self._parts, parameters, (part, *inputs), named_inputs, tie_weights=False)
         finally:
             _current_batch.clear()
@@ -333,6 +347,7 @@ class Task:
         if isinstance(batch.x, dict):
             return self._call(part, w, batch, *more, **batch.x)
         inputs = batch.x if isinstance(batch.x, tuple) else (batch.x,)
+        inputs = tuple(put_channels_last(x) if self.channels_last and x.dim() == 4 else x for x in inputs)
         return self._call(part, w, batch, *inputs, *more)
 
     def outputs(self, w: Parameters, batch: Batch) -> Tensor:

@@ -27,7 +27,13 @@ from fedflat.core.task import Batch, Task
 from fedflat.data.batches import BatchPlan, BatchSource
 from fedflat.engine.lane_packing import LaneSchedule
 from fedflat.engine.rounds import CohortJob
-from fedflat.engine.tracing import WARM_UP_STEPS, capture_cuda_graph, trace_operations
+from fedflat.engine.tracing import (
+    WARM_UP_STEPS,
+    capture_cuda_graph,
+    compile_operations,
+    import_compiler_ahead,
+    trace_operations,
+)
 
 
 class StepPlan(NamedTuple):
@@ -98,6 +104,8 @@ class Lanes:
     def _trace_step(self, plan: StepPlan) -> None:
         """Trace the step; on a GPU compile it as well. Note which tensors of the message the step reads."""
         inputs, on_gpu = (self.carry, self.message, self.numbers, plan), self.numbers.is_cuda
+        if on_gpu:
+            import_compiler_ahead().join()
         graph = trace_operations(self._step_in_place if on_gpu else self._step, *inputs)
         first, count = len(state_tensors(self.carry)), len(state_tensors(self.message))
         placeholders = graph.graph.find_nodes(op="placeholder")[first : first + count]
@@ -105,7 +113,7 @@ class Lanes:
         self._traced_step: Callable[..., Any] = graph
         if on_gpu:
             self._time = torch.zeros(1, dtype=torch.int64, device=self.numbers.device)
-            self._traced_step = torch.compile(graph, fullgraph=True, dynamic=False)
+            self._traced_step = compile_operations(graph, *inputs)
 
     def _step(self, carry: LocalState, message: Any, numbers: Tensor, plan: StepPlan) -> LocalState:
         """Take one local step in every lane."""

@@ -1,18 +1,26 @@
 """Turns a function of tensors into a plain sequence of tensor operations, and on a GPU into a CUDA graph.
 
-`trace_operations` removes vmap, gradients and Python from a function, and what it computes twice. `capture_cuda_graph`
-records the work of a function on a GPU, so that it is repeated without work for the processor.
+`trace_operations` removes vmap, gradients and Python from a function, and what it computes twice. `compile_operations`
+compiles what is left for a GPU. `capture_cuda_graph` records the work of a function on a GPU, so that it is repeated
+without work for the processor.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from functools import cache
+from importlib import import_module
 from itertools import takewhile
+from threading import Thread
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.fx import CodeGen
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils import _triton
+from torch.utils._pytree import tree_leaves
 
 WARM_UP_STEPS = 3  # calls of a function before it is captured as a CUDA graph
 _VIEWS = tuple(getattr(torch.ops.aten, name).default for name in ("view", "_unsafe_view", "expand", "permute"))
@@ -68,6 +76,69 @@ def _is_same_view(node: torch.fx.Node) -> bool:
 def _writes(operation: Any) -> bool:
     """Return whether an operation changes one of its inputs."""
     return isinstance(operation, torch._ops.OpOverload) and operation._schema.is_mutable
+
+
+@cache
+def import_compiler_ahead() -> Thread:
+    """Import torch's compiler, some 1,500 modules, in a thread of its own, while data are read and sent to a GPU."""
+    thread = Thread(target=_import_compiler, daemon=True)
+    thread.start()
+    return thread
+
+
+def _import_compiler() -> None:
+    for name in ("torch._dynamo", "torch._inductor.standalone_compile", "torch._inductor.compile_fx"):
+        import_module(name)
+    if _triton.has_triton():
+        _triton.triton_hash_with_backend()  # of Triton's files; the compiler needs it, and it takes a third of a second
+        folder = import_module("torch._inductor.runtime.cache_dir_utils").triton_cache_dir(torch.cuda.current_device())
+        os.environ.setdefault("TRITON_CACHE_DIR", folder)  # the compiler sets it when it compiles; kernels are there
+
+
+def compile_operations(graph: torch.fx.GraphModule, *inputs: Any) -> Callable[..., Any]:
+    """Compile a traced function for the device of its inputs.
+
+    What was compiled before, in any process, comes from torch's cache, whose key is the traced operations.
+    `torch.compile` has that cache too, but first traces the operations a second time.
+
+    Args:
+        graph: what `trace_operations` returned; it is used up.
+        inputs: examples of its inputs; the compiled function takes inputs of the same shapes and types.
+    """
+    from torch._inductor import standalone_compile
+
+    constants = _constants_as_inputs(graph)
+    flat = torch.fx.GraphModule(torch.nn.Module(), graph.graph)
+    tensors = [*tree_leaves(inputs), *constants]
+    compiled = standalone_compile(flat, tensors, dynamic_shapes="from_example_inputs")
+    _end_compile_workers()
+    return lambda *given: compiled(*tree_leaves(given), *constants)
+
+
+def _end_compile_workers() -> None:
+    """End the processes that the compiler started, without waiting: the end of the program would wait for them."""
+    from torch._inductor import async_compile
+
+    pools = [*async_compile._pool_set]
+    async_compile.after_fork()  # forgets them: who compiles next starts new ones
+    Thread(target=lambda: [pool.shutdown() for pool in pools], daemon=True).start()
+
+
+def _constants_as_inputs(graph: torch.fx.GraphModule) -> list[Tensor]:
+    """Make inputs, after all others, of the tensors that a graph contains, such as the data set, and return them.
+
+    The compiler would copy constants into what it stores. Inputs and outputs of the graph become lists of tensors.
+    """
+    operations, added = graph.graph, dict[str, torch.fx.Node]()
+    last = operations.find_nodes(op="placeholder")[-1]
+    for node in list(operations.find_nodes(op="get_attr")):
+        if node.target not in added:
+            with operations.inserting_after(last):
+                last = added[node.target] = operations.placeholder(f"constant{node.target}")
+        node.replace_all_uses_with(added[node.target])
+        operations.erase_node(node)
+    operations.set_codegen(CodeGen())
+    return [getattr(graph, name) for name in added]
 
 
 def capture_cuda_graph(function: Callable[[], None]) -> Callable[[], None]:

@@ -15,10 +15,10 @@ from fedflat.engine.memory import choose_state_device, estimate_memory, free_gpu
 from fedflat.engine.processes import ProcessGroup
 from fedflat.engine.rounds import Engine
 from fedflat.engine.sequential import Sequential
-from fedflat.runs.build import BuiltRun
+from fedflat.engine.tracing import import_compiler_ahead
+from fedflat.runs.build import LARGE_MODEL, BuiltRun
+from fedflat.runs.device import choose_device
 from fedflat.runs.experiment import Experiment
-
-LARGE_MODEL = 5_000_000  # parameters above which a CPU trains clients one after another
 
 
 def choose_engine(experiment: Experiment, task: Task, device: torch.device) -> str:
@@ -29,6 +29,12 @@ def choose_engine(experiment: Experiment, task: Task, device: torch.device) -> s
     if experiment.engine not in ("auto", "distributed"):
         return experiment.engine
     return "sequential" if device.type == "cpu" and task.size > LARGE_MODEL else "batched"
+
+
+def prepare_for_engine(experiment: Experiment) -> None:
+    """Begin what takes time before the first round and needs no data: on a GPU the import of the compiler."""
+    if choose_device(experiment.device).type == "cuda" and experiment.engine != "sequential":
+        import_compiler_ahead()
 
 
 def build_engine(

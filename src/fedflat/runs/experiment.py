@@ -174,12 +174,13 @@ class Setting:
         times = since // self.lr_step if self.lr_schedule == "step" else since
         return self.lr * self.lr_decay**times
 
-    def optimiser_at(self, round: int, like: Tensor) -> Optimiser:
+    def optimiser_at(self, round: int, like: Tensor, with_weight_decay: bool = False) -> Optimiser:
         """Return the clients' optimiser in a round.
 
         Args:
             round: the round, counted from 0.
             like: a tensor with the device and the dtype of the models.
+            with_weight_decay: whether to add weight decay also if it is 0, as experiments trained beside may need.
         """
         clip = math.inf if self.clip_grad is None else self.clip_grad
         values = [self.lr_at(round), self.momentum, self.weight_decay, clip]
@@ -187,7 +188,7 @@ class Setting:
         static = Optimiser(
             numbers[0],
             self.momentum,
-            self.weight_decay,
+            self.weight_decay or float(with_weight_decay),
             clip,
             self.optimiser,
             self.lr_in_round,

@@ -24,7 +24,7 @@ from fedflat.methods.wrappers import innermost_method
 from fedflat.probes import check_probes_without_classes, refuse_probes
 from fedflat.runs.advice import print_advice
 from fedflat.runs.build import BuiltRun, build_run, is_own_model
-from fedflat.runs.build_engine import choose_engine
+from fedflat.runs.build_engine import choose_engine, prepare_for_engine
 from fedflat.runs.callbacks import CallbackRunner, check_callbacks
 from fedflat.runs.config import dump_experiment
 from fedflat.runs.experiment import Experiment
@@ -101,6 +101,7 @@ def _open_training(
     experiment: Experiment, out: str | Path | None, resume: bool, processes: ProcessGroup, watch: Watcher | None = None
 ) -> Iterator[Training]:
     """Build an experiment and open its folder; seeds that were added to the folder's run catch up with it first."""
+    prepare_for_engine(experiment)
     built = build_run(experiment)
     for start in built.initial_params:
         processes.broadcast(start)

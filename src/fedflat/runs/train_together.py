@@ -25,7 +25,7 @@ from fedflat.errors import NOT_SHOWN, UserError
 from fedflat.options import member_types
 from fedflat.runs.advice import print_advice
 from fedflat.runs.build import BuiltRun, build_run, load_run_dataset, partition_clients
-from fedflat.runs.build_engine import build_engine, client_state_device
+from fedflat.runs.build_engine import build_engine, client_state_device, prepare_for_engine
 from fedflat.runs.callbacks import CallbackRunner
 from fedflat.runs.config import dump_experiment, experiment_to_dict, method_to_dict
 from fedflat.runs.device import choose_device
@@ -124,6 +124,7 @@ def _open_trainings(
     experiments: Sequence[Experiment], folders: Sequence[Path] | None, resume: bool, beside: Sequence[Experiment]
 ) -> Iterator[tuple[list[Training], Engine]]:
     """Give the trainings and the engine that they share while the `with` block lasts."""
+    prepare_for_engine(experiments[0])
     together = [*experiments, *beside]
     fields = differing_fields([experiment.method for experiment in together])
     check_same_settings(together, fields)
@@ -148,6 +149,8 @@ def _open_trainings(
             Training(experiment, built, folder, engine, built.trials(experiment, state_device), test=test)
             for (experiment, built), folder in zip(runs, folder_or_none, strict=True)
         ]
+        for training in trainings:
+            training.adds_weight_decay = any(each.weight_decay for each in together)
         yield trainings, engine
 
 

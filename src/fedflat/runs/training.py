@@ -111,6 +111,7 @@ class Training:
         self.aggregation, self.attack = experiment.aggregation(), build_attack(experiment, len(built.client_rows))
         self.history: list[dict[str, Any]] = []
         self.keeps_local_models = False  # they need memory until the next round
+        self.adds_weight_decay = False  # also one of 0, where experiments that train beside this one have one
         self.last_cohort: tuple[CohortJob, TrainedCohort] | None = None  # of the first seed
         self.round, self.seconds, self.steps = 0, 0.0, 0
         threads = self._restore()
@@ -173,7 +174,7 @@ class Training:
         """Return the jobs of one exchange of this round for the engine, one per seed."""
         experiment, who, r = self.experiment, self.built.participation, self.round
         cohorts = [who.replying(seed, r) for seed in experiment.seeds]
-        optimiser = experiment.optimiser_at(r, self.built.initial_params[0])
+        optimiser = experiment.optimiser_at(r, self.built.initial_params[0], self.adds_weight_decay)
         weights = [self._weights(c) for c in cohorts]
         rest = (cohorts, weights, who.population, optimiser, who.expected_size, self.aggregation, self.attack)
         jobs = cohort_jobs(self.built.method, self.trials, r, exchange, *rest)

@@ -94,8 +94,13 @@ def has_triton_kernel(t: Tensor, other: Tensor, how: tuple[Any, ...]) -> bool:
 
 
 def is_channels_last(t: Tensor, w: Tensor, how: tuple[Any, ...]) -> bool:
-    """Return whether the result for images t and filters w is channels-last in memory."""
-    return has_triton_kernel(t, w, how) or suits_patches(t, w.shape[3:], how)
+    """Return whether the result for images t [L, B, C, H, W] and filters w is channels-last in memory."""
+    return has_triton_kernel(t, w, how) or suits_patches(t, w.shape[3:], how) or _stays_channels_last(t)
+
+
+def _stays_channels_last(t: Tensor) -> bool:
+    """Return whether images are channels-last and on a CPU, where a convolution keeps the order that it finds."""
+    return not t.is_cuda and t[0].is_contiguous(memory_format=torch.channels_last) and not t[0].is_contiguous()
 
 
 def dense_options(padding: Sequence[int]) -> tuple[Any, ...]:
@@ -139,10 +144,24 @@ def empty_weight_grad(g: Tensor, x: Tensor, size: list[int], *how: Any) -> Tenso
     return g.new_empty(g.shape[0], g.shape[2], x.shape[2] // how[3], *size)
 
 
-def _lane_by_lane(op: Callable[..., Tensor], *lanes: Tensor | None) -> Tensor:
-    """Call op on every lane and stack the results."""
+def _lane_by_lane(op: Callable[..., Tensor], *lanes: Tensor | None) -> list[Tensor]:
+    """Call op on every lane."""
     count = next(t.shape[0] for t in lanes if t is not None)
-    return torch.stack([op(*(None if t is None else t[i] for t in lanes)) for i in range(count)]).contiguous()
+    return [op(*(None if t is None else t[i] for t in lanes)) for i in range(count)]
+
+
+def _stack_images(images: list[Tensor], like: Tensor) -> Tensor:
+    """Stack images [B, C, H, W] of all lanes; channels-last if `like` is."""
+    if _stays_channels_last(like):
+        return torch.stack([t.movedim(1, -1) for t in images]).movedim(-1, 2)
+    return torch.stack(images).contiguous()
+
+
+def _one_input_grad(g: Tensor, w: Tensor, images: Tensor, *how: Any) -> Tensor:
+    """Compute the gradient of one lane as torch.nn.grad.conv2d_input does, which ignores the layout of the images."""
+    stride, padding, dilation, groups = how
+    options = (stride, padding, dilation, False, [0, 0], groups)
+    return torch.ops.aten.convolution_backward(g, images, w, None, *options, (True, False, False))[0]
 
 
 def _lanes_to_channels(t: Tensor) -> Tensor:
@@ -198,7 +217,7 @@ def lane_conv(x: Tensor, w: Tensor, b: Tensor | None, *how: Any) -> Tensor:
     if suits_patches(x, w.shape[3:], how):
         return patch_conv(x, w, b, how[1])
     if not x.is_cuda:
-        return _lane_by_lane(lambda x, w, b: F.conv2d(x, w, b, *how), x, w, b)
+        return _stack_images(_lane_by_lane(lambda x, w, b: F.conv2d(x, w, b, *how), x, w, b), x)
     if not has_triton_kernel(x, w, how):
         return grouped_conv(x, w, b, *how)
     from fedflat.engine.kernels import launch
@@ -218,8 +237,8 @@ def lane_input_grad(g: Tensor, w: Tensor, size: list[int], *how: Any) -> Tensor:
     if suits_patches(g, w.shape[3:], how):
         return patch_input_grad(g, w, how[1])
     if not g.is_cuda:
-        shape = [g.shape[1], w.shape[2] * how[3], *size]
-        return _lane_by_lane(lambda g, w: conv2d_input(shape, w, g, *how), g, w)
+        images = empty_input_grad(g, w, size, *how)[0]  # of which only the shape and the layout matter
+        return _stack_images(_lane_by_lane(lambda g, w: _one_input_grad(g, w, images, *how), g, w), g)
     if not has_triton_kernel(g, w, how):
         return grouped_input_grad(g, w, size, *how)
     from fedflat.engine.kernels import launch
@@ -240,7 +259,7 @@ def lane_weight_grad(g: Tensor, x: Tensor, size: list[int], *how: Any) -> Tensor
         return patch_weight_grad(g, x, size, how[1])
     if not g.is_cuda:
         shape = [g.shape[2], x.shape[2] // how[3], *size]
-        return _lane_by_lane(lambda g, x: conv2d_weight(x, shape, g, *how), g, x)
+        return torch.stack(_lane_by_lane(lambda g, x: conv2d_weight(x, shape, g, *how), g, x)).contiguous()
     if not has_triton_kernel(g, x, how):
         return grouped_weight_grad(g, x, size, *how)
     from fedflat.engine.kernels import launch
