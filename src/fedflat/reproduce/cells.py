@@ -158,14 +158,22 @@ def printed_accuracy(config: Mapping[str, Any]) -> tuple[str, float] | None:
     """
     try:
         experiment = experiment_from_dict(config)
-        cells = cells_by_experiment().get(experiment_key(experiment), [])
+        key = experiment_key(experiment)
     except (UserError, TypeError, AttributeError):
         return None
-    for cell in cells:
-        same = cell.setting["rounds"] == experiment.rounds and not cell.variant
-        if same and cell.printed is not None and cell.measure in ("final", "last50", "last100"):
+    for cell in every_cell():
+        if _may_print(cell, experiment) and experiment_key(cell_experiment(cell)) == key:
+            assert cell.printed is not None
             return cell_source(cell), cell.printed
     return None
+
+
+def _may_print(cell: TableCell, experiment: Experiment) -> bool:
+    """Return whether a cell prints an accuracy of this data set and method; settings are compared afterwards."""
+    if cell.printed is None or cell.variant or cell.measure not in ("final", "last50", "last100"):
+        return False
+    same = (cell.setting[name] == getattr(experiment, name) for name in ("dataset", "rounds"))
+    return all(same) and type(cell.setting["method"]) is type(experiment.method)
 
 
 def chance_accuracy(cell: TableCell) -> float:
