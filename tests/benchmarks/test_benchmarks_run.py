@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -254,3 +255,13 @@ def test_lora_beside_a_plain_loop():
     assert record["fedflat"]["client_steps_per_s"] > 0
     assert record["plain"]["client_steps_per_s"] > 0
     assert record["plain"]["library"] in ("peft", "fedflat.lora")
+
+
+def test_the_timeline_of_a_command(tmp_path, monkeypatch):
+    monkeypatch.setenv("TIMELINE_OUT", str(tmp_path / "timeline.txt"))
+    words = shlex.split("run fedavg --model mlp --clients 4 --cohort 2 --local-steps 1 --rounds 1 --out")
+    assert "report in" in run("timeline.py", *words, str(tmp_path / "run"))
+    pieces, _, functions = (tmp_path / "timeline.txt").read_text().partition("in all:")
+    assert "torch/__init__.py:<module>" in pieces  # what takes longest
+    assert "fedflat/runs/train.py:run\n" in functions
+    assert functions.endswith("the command\n")

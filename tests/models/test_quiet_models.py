@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -21,8 +22,8 @@ class Net(nn.Module):
 
 def test_an_lstm_prints_no_warning(tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text(NET)
-    options = "--model net.py:Net --rounds 1 --clients 4 --cohort 2 --local-steps 1 --out run --engine batched".split()
-    command = [sys.executable, "-m", "fedflat", "run", "fedavg", *options]
+    options = shlex.split("--model net.py:Net --rounds 1 --clients 4 --cohort 2 --local-steps 1 --engine batched")
+    command = [sys.executable, "-m", "fedflat", "run", "fedavg", "--out", "run", *options]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert "report in" in done.stdout
     assert "Warning" not in done.stderr

@@ -2,5 +2,5 @@
 
 import warnings
 
-# torch computes operations without a rule for many clients client by client, and asks to be told that a rule is missing.
+# An operation without a rule for many clients is computed client by client; torch would ask for the rule.
 warnings.filterwarnings("ignore", "There is a performance drop because we have not yet implemented the batching rule")
