@@ -37,14 +37,16 @@ def viewed() -> nn.Module:
     return net(View())
 
 
-def test_large_models_keep_the_usual_order(monkeypatch):
-    assert build_run(replace(TINY, model="mlp")).task.channels_last
-    monkeypatch.setattr("fedflat.runs.build.LARGE_MODEL", 1000)
-    assert not build_run(replace(TINY, model="mlp")).task.channels_last
+def test_large_models_that_normalise_keep_the_usual_order(monkeypatch):
+    orders = []
+    for largest in (10**8, 1000):
+        monkeypatch.setattr("fedflat.runs.build.LARGE_MODEL", largest)
+        orders.append([build_run(replace(TINY, model=model)).task.channels_last for model in ("mlp", "resnet10")])
+    assert orders == [[True, True], [True, False]]
 
 
 @pytest.mark.parametrize(
-    "model", ["fedavg-cnn", "lenet-cnn", "digits-cnn", "resnet10", "resnet18-gn", "sl-vit", "mobilenetv2"]
+    "model", ["fedavg-cnn", "lenet-cnn", "digits-cnn", "vgg11", "resnet10", "resnet18-gn", "sl-vit", "mobilenetv2"]
 )
 def test_every_layer_computes_the_same(model, monkeypatch):
     shape = (1, 8, 8) if model == "digits-cnn" else (3, 32, 32)
@@ -87,3 +89,13 @@ def test_the_mean_over_pixels_is_taken_for_all_clients_at_once(recwarn):
     finally:
         torch.set_warn_always(False)
     assert not [w for w in recwarn if "performance drop" in str(w.message)]
+
+
+def test_filters_that_outweigh_the_images_are_not_turned_around(monkeypatch):
+    seen = []
+    monkeypatch.setattr(torch.Tensor, "contiguous", lambda t: seen.append(t.shape) or t.clone())
+    x = torch.randn(2, 4, 4, 8).movedim(-1, 1)
+    with AnyLayout():
+        for outputs in (2, 40):  # 144 and 2,880 numbers beside 256
+            nn.functional.conv2d(x, torch.randn(outputs, 8, 3, 3))
+    assert seen == [x.shape]

@@ -84,7 +84,7 @@ def check_arithmetic(task: Task, w: Tensor, batch: Batch, vectorised: bool) -> N
     """
     _try_gradient("model", NOT_SHOWN, grad(lambda v, each: _sum(task.outputs(v, each))), w, batch, vectorised)
     if is_own_task(task):
-        _try_gradient("task", task.name, task.grad, w, batch, vectorised)
+        _try_gradient("task", task.name, grad(task.loss), w, batch, vectorised)
 
 
 def _sum(outputs: Any) -> Tensor:

@@ -14,8 +14,9 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad
+from torch.func import functional_call
 
+from fedflat.core.gradient import grad
 from fedflat.core.layout import AnyLayout, depends_on_layout, put_channels_last
 from fedflat.core.metric import MainMetric
 from fedflat.core.model_check import check_model
@@ -225,8 +226,7 @@ class Task:
             compute: as in the constructor.
         """
         other = type(self)(model, compute)
-        other.channels_last = self.channels_last
-        return other
+        return other.with_channels_last() if self.channels_last else other
 
     def with_channels_last(self) -> Task:
         """Return the same task, which gives images to its model with the channels last in memory.
@@ -234,7 +234,7 @@ class Task:
         Shapes stay as they are. On a CPU convolutions are then a little faster and max-pooling is many times as fast.
         """
         other = copy.copy(self)
-        other.channels_last = True
+        other.channels_last, other._any_layout = True, AnyLayout
         return other
 
     def initial_statistics(self, like: Tensor) -> NormStatistics:
@@ -435,7 +435,7 @@ class Task:
             w: the model, [P].
             batch: the samples.
         """
-        return grad(self.loss)(w, batch)
+        return grad(lambda v: self.loss(v, batch))(w)
 
     def grad_and_statistics(self, w: Tensor, batch: Batch, statistics: NormStatistics) -> tuple[Tensor, NormStatistics]:
         """Return the gradient ∇f(w), [P], and the running averages after this batch, from one forward pass.

@@ -32,7 +32,8 @@ class Sequential:
 
     def train(self, jobs: Sequence[CohortJob]) -> list[TrainedCohort]:
         """Run one exchange."""
-        return [self._train_cohort(job) for job in jobs]
+        with torch.no_grad():
+            return [self._train_cohort(job) for job in jobs]
 
     def _train_cohort(self, job: CohortJob) -> TrainedCohort:
         states = [tree_map(lambda t: t[0], job.states.gather([client])) for client in job.clients]

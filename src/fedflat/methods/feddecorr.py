@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from torch import Tensor
-from torch.func import grad
 
+from fedflat.core.gradient import grad
 from fedflat.core.method import Method
 from fedflat.core.task import Batch, Task
 from fedflat.methods.shared import feature_vectors

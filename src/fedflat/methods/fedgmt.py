@@ -16,8 +16,8 @@ from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.func import grad
 
+from fedflat.core.gradient import grad
 from fedflat.core.method import Cohort, Local, Method, Reply
 from fedflat.core.task import Batch, Task
 from fedflat.methods.shared import mean_change

@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.func import grad
 
+from fedflat.core.gradient import grad
 from fedflat.core.method import Method
 from fedflat.core.task import Batch, Task
 from fedflat.options import NonNegative, Positive

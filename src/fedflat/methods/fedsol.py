@@ -14,8 +14,8 @@ from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
-from torch.func import grad
 
+from fedflat.core.gradient import grad
 from fedflat.core.method import Method
 from fedflat.core.task import Batch, Task
 from fedflat.core.vectors import unit

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from torch import Tensor
-from torch.func import grad
 
+from fedflat.core.gradient import grad
 from fedflat.core.method import Cohort, Local, Method
 from fedflat.core.task import Batch, Task
 from fedflat.core.vectors import unit

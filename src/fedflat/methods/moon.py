@@ -15,8 +15,8 @@ from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.func import grad
 
+from fedflat.core.gradient import grad
 from fedflat.core.method import Local, Method, Reply
 from fedflat.core.task import Batch, Task
 from fedflat.core.vectors import cosine

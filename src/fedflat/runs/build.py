@@ -36,7 +36,7 @@ from fedflat.runs.client_evaluation import EvaluatedClients, choose_held_out, ev
 from fedflat.runs.device import choose_device
 from fedflat.runs.experiment import Experiment, Setting
 
-LARGE_MODEL = 5_000_000  # parameters above which a CPU trains clients one after another, with images as they are
+LARGE_MODEL = 5_000_000  # parameters above which a CPU trains clients one after another
 
 
 class BuiltRun(NamedTuple):
@@ -148,9 +148,10 @@ def _check_given_model(
 
 
 def _choose_layout(task: Task, client_data: ClientBatches) -> Task:
-    """Return the task, on a CPU with channels-last images, which trains all but large models faster."""
+    """Return the task; on a CPU with channels-last images, which are faster but for large models that normalise."""
     on_cpu = client_data.y.device.type == "cpu"
-    return task.with_channels_last() if on_cpu and task.size <= LARGE_MODEL else task
+    normalises = any("Norm" in type(layer).__name__ for layer in task.model.modules())
+    return task.with_channels_last() if on_cpu and not (normalises and task.size > LARGE_MODEL) else task
 
 
 def is_own_model(experiment: Experiment) -> bool:
