@@ -17,6 +17,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._guards import TracingContext, tracing
+from torch._subclasses import FakeTensorMode
 from torch.fx import CodeGen
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _triton
@@ -33,7 +35,9 @@ def trace_operations(function: Callable[..., Any], *inputs: Any) -> torch.fx.Gra
         function: a function of tensors (or tuples of tensors), which may write into its inputs.
         inputs: examples of its inputs; the traced function takes inputs of the same shapes.
     """
-    graph = make_fx(lambda *tensors: function(*tensors), tracing_mode="real")(*inputs)
+    one_for_all = FakeTensorMode(allow_fallback_kernels=True)  # make_fx would make one for each result, which is slow
+    with tracing(TracingContext(one_for_all)):
+        graph = make_fx(lambda *tensors: function(*tensors), tracing_mode="real")(*inputs)
     for node in graph.graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default):
         if node.args[0] is node.args[1]:  # a tensor that never changes would be copied onto itself
             node.replace_all_uses_with(node.args[0])
