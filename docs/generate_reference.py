@@ -351,7 +351,8 @@ def python_page() -> str:
     )
     text += names_table(names) + "Further names, in modules of their own:\n\n" + names_table(further)
     for name, module in (names | further).items():
-        text += f"## {name}\n\n::: {module}.{name.rpartition('.')[2]}\n\n"
+        text += f"## {name}\n\n::: {module}.{name.rpartition('.')[2]}\n"
+        text += "    options: { inherited_members: true }\n\n" if name == "ff.Task" else "\n"
     return NOTE + text
 
 

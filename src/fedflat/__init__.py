@@ -35,7 +35,8 @@ _MODULES = {
     "fedflat.data.tables": ("load_table",),
     "fedflat.methods": ("METHODS", "register"),
     "fedflat.core.method": ("Cohort", "Local", "Message", "Method", "Reply", "Server"),
-    "fedflat.core.task": ("Batch", "Task"),
+    "fedflat.core.batch": ("Batch",),
+    "fedflat.core.task": ("Task",),
     "fedflat.core.tasks": ("Multilabel", "NextToken", "Regression", "make_task"),
     "fedflat.models.lora": ("lora",),
     "fedflat.core.vectors": ("cosine", "norm", "unit"),
@@ -45,8 +46,9 @@ _MODULES = {
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
 
 if TYPE_CHECKING:
+    from fedflat.core.batch import Batch
     from fedflat.core.method import Cohort, Local, Message, Method, Reply, Server
-    from fedflat.core.task import Batch, Task
+    from fedflat.core.task import Task
     from fedflat.core.tasks import Multilabel, NextToken, Regression, make_task
     from fedflat.core.vectors import cosine, norm, unit
     from fedflat.data.dataset import Augment, Dataset

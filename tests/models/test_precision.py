@@ -5,8 +5,9 @@ from torch import nn
 from torch.func import grad, vmap
 
 import fedflat
-from fedflat.core import task
-from fedflat.core.task import Batch, Task
+from fedflat.core import functional_model
+from fedflat.core.batch import Batch
+from fedflat.core.task import Task
 from fedflat.models.layers import Classifier
 from fedflat.runs.build import build_run
 
@@ -32,7 +33,7 @@ def test_half_floats_are_more_exact_than_bfloat16():
 
 def test_small_gradients_survive(monkeypatch):
     assert error(torch.float16, 1e-6) < 0.02
-    monkeypatch.setattr(task, "GRADIENT_SCALE", 1.0)
+    monkeypatch.setattr(functional_model, "GRADIENT_SCALE", 1.0)
     assert error(torch.float16, 1e-6) > 0.2
 
 

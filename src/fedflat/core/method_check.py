@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
+from fedflat.core.batch import Batch, map_batch
 from fedflat.core.method import Cohort, Local, Method
 from fedflat.core.state import pack_state, tree_map
-from fedflat.core.task import Batch, Task, map_batch
+from fedflat.core.task import Task
 from fedflat.errors import UserError, mention
 from fedflat.own_code import explain_own_errors, name_error, where_in_file
 

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from torch.func import grad, vmap
 from torch.utils._pytree import tree_leaves
 
+from fedflat.core.batch import Batch, Samples, map_samples, select_samples
 from fedflat.core.model_check import GLOBAL_RANDOMNESS, refuse_model
-from fedflat.core.task import Batch, Samples, Task, map_samples, select_samples
+from fedflat.core.task import Task
 from fedflat.core.tasks import TASKS
 from fedflat.errors import NOT_SHOWN, UserError, mention, shorten
 from fedflat.own_code import name_error

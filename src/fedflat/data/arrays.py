@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedflat.core.task import Samples
+from fedflat.core.batch import Samples
 from fedflat.core.tasks import IGNORED
 from fedflat.errors import UserError
 

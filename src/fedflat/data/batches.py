@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedflat.core.batch import Batch, Samples, map_samples
 from fedflat.core.random import hash_words, purpose_key
 from fedflat.core.state import send_to_device
-from fedflat.core.task import Batch, Samples, map_samples
 from fedflat.data.augment import augment_images, normalise
 from fedflat.data.dataset import Augment, Dataset
 

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedflat.core.batch import Samples, map_samples
 from fedflat.core.random import hash_words, purpose_key
-from fedflat.core.task import Samples, map_samples
 from fedflat.data.arrays import as_array, check_arrays, count_outputs, input_tensors
 from fedflat.data.torch_datasets import stack_samples
 from fedflat.errors import UserError

@@ -21,11 +21,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fedflat.core.batch import Batch, map_samples
 from fedflat.core.local_training import initial_client_state
 from fedflat.core.method import Method
 from fedflat.core.optimiser import Optimiser, initial_moments
 from fedflat.core.state import count_bytes
-from fedflat.core.task import Batch, Task, map_samples
+from fedflat.core.task import Task
 from fedflat.data.arrays import input_tensors
 from fedflat.data.batches import ClientBatches
 from fedflat.engine.rounds import EVALUATION_BATCH

@@ -25,12 +25,13 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from fedflat.core.batch import Batch, split_batch
 from fedflat.core.local_training import example_messages, initial_client_state
 from fedflat.core.method import Cohort, Method
 from fedflat.core.optimiser import Optimiser
 from fedflat.core.output_check import compute_metrics
 from fedflat.core.state import ClientStore, pack_state, tree_map, unpack_state
-from fedflat.core.task import Batch, Task, split_batch
+from fedflat.core.task import Task
 from fedflat.engine.aggregation import PLAIN_MEANS, Aggregation
 from fedflat.engine.attacks import ReplyAttack
 from fedflat.engine.kernels import use_lane_ops

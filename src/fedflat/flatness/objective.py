@@ -16,9 +16,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad_and_value, vmap
 
+from fedflat.core.batch import Batch, join_batches, select_samples, split_batch
 from fedflat.core.norm_statistics import TrackingLayer
 from fedflat.core.random import hash_words, mix_bits, purpose_key, uniform_from
-from fedflat.core.task import Batch, Task, join_batches, select_samples, split_batch
+from fedflat.core.task import Task
 from fedflat.progress import with_bar
 
 SAMPLES_PER_BATCH = 1000  # second derivatives of the FedAvg CNN then take about 3 GB

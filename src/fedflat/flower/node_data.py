@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from fedflat import __version__
-from fedflat.core.task import Samples, map_samples
+from fedflat.core.batch import Samples, map_samples
 from fedflat.data.arrays import MAX_CLASSES, name_inputs, unname_inputs
 from fedflat.data.dataset import Augment, Dataset
 from fedflat.data.image_files import find_subfolder

@@ -12,9 +12,9 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor, nn
 
+from fedflat.core.batch import current_batch
 from fedflat.core.norm_statistics import TrackingLayer, current_statistics_use
 from fedflat.core.random import hash_words, purpose_key, uniform_from
-from fedflat.core.task import current_batch
 from fedflat.errors import UserError
 
 Shape = tuple[int, int, int]  # channels, height, width
@@ -24,7 +24,7 @@ _CURRENT: Any = object()  # stands for the keys of the current batch
 
 
 class BatchInfo(Protocol):
-    """What a layer may use of a batch beside the images; core.task.Batch has it."""
+    """What a layer may use of a batch beside the images; core.batch.Batch has it."""
 
     @property
     def mask(self) -> Tensor:

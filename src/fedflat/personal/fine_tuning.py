@@ -17,11 +17,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedflat.core.batch import Batch, select_samples
 from fedflat.core.method import Message, Method
 from fedflat.core.norm_statistics import NormStatistics
 from fedflat.core.random import hash_words, purpose_key
 from fedflat.core.state import ClientStore
-from fedflat.core.task import Batch, select_samples
 from fedflat.data.batches import ClientBatches, StepCounts
 from fedflat.data.partition import class_counts, matching_test_rows
 from fedflat.engine import ENGINES

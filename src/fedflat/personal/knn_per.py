@@ -9,7 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedflat.core.task import Batch, Task, split_batch
+from fedflat.core.batch import Batch, split_batch
+from fedflat.core.task import Task
 
 NEIGHBOURS = 5  # k
 KNN_WEIGHTS = tuple(i / 10 for i in range(11))  # the values of λ that are tried

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 from torch.func import jvp
 
+from fedflat.core.batch import Batch, select_samples
 from fedflat.core.metric import client_spread
 from fedflat.core.random import hash_words, normal_from, purpose_key
-from fedflat.core.task import Batch, Task, select_samples
+from fedflat.core.task import Task
 from fedflat.core.vectors import norm, unit
 from fedflat.engine.rounds import main_metric, predict_classes
 from fedflat.probes.probe import ProbeValue, RoundView

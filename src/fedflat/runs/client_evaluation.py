@@ -14,9 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedflat.core.batch import Batch, join_batches
 from fedflat.core.metric import client_spread
 from fedflat.core.random import choose_without_replacement, hash_words, purpose_key
-from fedflat.core.task import Batch, Task, join_batches
+from fedflat.core.task import Task
 from fedflat.data.batches import ClientBatches
 from fedflat.data.client_rows import group_rows
 from fedflat.data.dataset import Dataset

@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from fedflat.core.batch import select_samples
 from fedflat.core.local_training import example_messages
 from fedflat.core.method_check import check_own_method
 from fedflat.core.output_check import check_arithmetic, is_own_task
-from fedflat.core.task import select_samples
 from fedflat.engine.memory import explain_out_of_memory
 from fedflat.engine.processes import ProcessGroup, join_processes
 from fedflat.engine.ranks import find_rank, torchrun_restarts
