@@ -67,3 +67,10 @@ def test_named_tensors_inside_another_gradient():
 
     with torch.no_grad():
         torch.testing.assert_close(grad(outer)(W), 2 * W)
+
+
+def test_named_tensors_without_a_transform():
+    with torch.no_grad():
+        found = grad(lambda named: (named["a"] ** 2).sum() + named["b"].sum())({"a": W, "b": W})
+    assert torch.equal(found["a"], 2 * W)
+    assert torch.equal(found["b"], torch.ones_like(W))
