@@ -7,7 +7,7 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -26,12 +26,9 @@ WORDS = shlex.split(
 
 
 @pytest.fixture(autouse=True)
-def _python_handles_interrupts() -> Iterator[None]:
-    """Use Python's handler: tests that a shell starts in the background ignore Ctrl-C."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+def _the_handler_stays() -> Iterator[None]:
     yield
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler, "a run leaves the handler as it was"
-    signal.signal(signal.SIGINT, before)
 
 
 def press(times: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,6 +65,21 @@ def test_a_second_one_ends_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     with pytest.raises(KeyboardInterrupt):
         ff.run(EXPERIMENT, tmp_path / "run")
     assert not (tmp_path / "run" / "checkpoint" / "state.safetensors").exists()
+
+
+def test_a_run_that_ignores_hang_ups_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`nohup fedflat run … &` goes on when the terminal is closed."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        monkeypatch.setattr(training, "update_servers", update_after_hang_up(training.update_servers))
+        assert ff.run(EXPERIMENT, tmp_path / "run").rounds == 4
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def update_after_hang_up(update: Callable[..., None]) -> Callable[..., None]:
+    """Return the function, with a hang-up before every call."""
+    return lambda *args: (signal.raise_signal(signal.SIGHUP), update(*args))[1]
 
 
 def test_without_a_folder_there_is_nothing_to_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:

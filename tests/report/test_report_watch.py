@@ -128,7 +128,10 @@ def test_the_command_prints_the_address_and_ends_with_ctrl_c(make_run: MakeRun, 
         assert line.startswith("open http://127.0.0.1:")
         assert "/?token=" in line
         process.send_signal(2)
-        assert process.wait(30) == 0
+        try:
+            assert process.wait(30) == 0
+        finally:
+            process.kill()
     for wrong, problem in ((["watch"], "name a folder"), (["watch", str(tmp_path / "none")], "is not a folder")):
         assert main(wrong) == 2
         assert problem in capsys.readouterr().err
