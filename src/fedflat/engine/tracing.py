@@ -93,6 +93,7 @@ def import_compiler_ahead() -> Thread:
 def _import_compiler() -> None:
     for name in ("torch._dynamo", "torch._inductor.standalone_compile", "torch._inductor.compile_fx"):
         import_module(name)
+    import_module("torch._inductor.codecache").torch_key()  # a hash of torch's files, part of the key of its cache
     if _triton.has_triton():
         _triton.triton_hash_with_backend()  # of Triton's files; the compiler needs it, and it takes a third of a second
         folder = import_module("torch._inductor.runtime.cache_dir_utils").triton_cache_dir(torch.cuda.current_device())
