@@ -160,6 +160,13 @@ def test_what_cannot_be_changed_is_named(copied: Path, capsys) -> None:
     assert {path: path.read_bytes() for path in copied.rglob("*") if path.is_file()} == before
 
 
+def test_all_clients_are_not_one_client(tmp_path: Path) -> None:
+    everyone = replace(TINY, method=ff.FedAvg(), cohort=1.0)
+    ff.run(everyone, tmp_path)
+    with pytest.raises(UserError, match=r"cohort: 1\.0 in the folder, 1 given"):
+        ff.run(replace(everyone, cohort=1, rounds=6), tmp_path, resume=True)
+
+
 def test_a_schedule_that_depends_on_the_rounds(tmp_path: Path) -> None:
     """The number of rounds may not grow then, but seeds may join: they follow the same schedule."""
     cosine, out = replace(TINY, lr_schedule="cosine"), tmp_path / "run"

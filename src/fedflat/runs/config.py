@@ -169,7 +169,9 @@ def _parse_options(text: str) -> dict[str, Any] | None:
 def _compared(values: Mapping[str, Any], ignored: Collection[str]) -> dict[str, Any]:
     """The options that must agree, as they are written today; code of the user's by its name without folders."""
     left_out = {*ignored, "code"}
-    return {name: _without_folders(upgrade_method(value)) for name, value in values.items() if name not in left_out}
+    told_apart = {"cohort": str(values["cohort"])} if "cohort" in values else {}  # 1.0 is all clients, 1 is one
+    compared = {name: _without_folders(upgrade_method(value)) for name, value in {**values, **told_apart}.items()}
+    return {name: value for name, value in compared.items() if name not in left_out}
 
 
 def _without_folders(value: Any) -> Any:
