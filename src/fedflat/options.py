@@ -110,6 +110,11 @@ def _normalise(hint: Any, value: Any) -> Any:
     return next((convert(value) for kind, convert in _PYTHON_TYPES.items() if isinstance(value, kind)), value)
 
 
+def normalised_list(hint: Any, values: Any) -> Any:
+    """Return a list, range or array of values of type `hint` as a tuple of Python's numbers; anything else as it is."""
+    return _normalise(tuple[hint, ...], values)
+
+
 def check(options: Any) -> None:
     """Raise UserError for the first field of a dataclass that is not of its type or outside its range."""
     for field, hint, value in _fields(options):

@@ -188,6 +188,8 @@ def test_points_with_attackers_train_one_by_one() -> None:
         ({"rhoo": [1.0]}, "did you mean rho"),
         ({"seeds": [0, 1]}, "is the same for all points"),
         ({"rho": []}, "list of values"),
+        ({"rho": 1.0}, "list of values"),
+        ({"rho": "1.0"}, "list of values"),
         ({"rho": [1.0, 1.0]}, "may appear once"),
         ({"rho": [-1.0]}, "at least 0"),
     ],

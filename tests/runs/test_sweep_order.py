@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tiny_runs import tiny_experiment
 
@@ -64,6 +65,20 @@ def test_folders_in_use_are_refused_unless_the_sweep_is_continued(
     again = ff.sweep(experiment, {"lr": RATES}, out, resume=True, watch=lambda rounds, rows: told.append(rounds))
     assert told == [], "nothing is trained again"
     assert [point.values for point in again] == [point.values for point in points]
+
+
+def test_numbers_of_numpy_are_values_as_those_of_python(tmp_path: Path) -> None:
+    experiment = tiny_experiment(validation=0.25, rounds=1)
+    points = ff.sweep(experiment, {"lr": np.array([0.1, 0.3]), "batch_size": [np.int64(3)]}, tmp_path / "sweep")
+    assert {point.folder.name for point in points if point.folder} == {"lr=0.1,batch_size=3", "lr=0.3,batch_size=3"}
+    assert json.loads((tmp_path / "sweep" / "sweep.json").read_text())[0]["options"] == points[0].values
+    found = ff.tune(experiment, {"lr": np.array([0.1, 0.3])}, tmp_path / "tune", ff.SearchOptions(trials=2))
+    assert json.loads((tmp_path / "tune" / "tune.json").read_text())["best"] == found.trials[0].values
+
+
+def test_at_least_one_point_is_trained_at_once() -> None:
+    with pytest.raises(ff.UserError, match="at_once=0: must be between 1 and"):
+        ff.sweep(tiny_experiment(validation=0.25), {"lr": RATES}, at_once=0)
 
 
 class Recorder:

@@ -12,7 +12,7 @@ from fedflat.core.random import hash_words, purpose_key, uniform_from
 from fedflat.errors import UserError
 from fedflat.options import Count, Index, Range, member_types, value_problem
 from fedflat.runs.experiment import Experiment
-from fedflat.runs.sweep import AT_ONCE, option_type, point_name
+from fedflat.runs.sweep import AT_ONCE, option_type, point_name, value_list
 
 
 class SearchRange(NamedTuple):
@@ -74,16 +74,25 @@ def search_points(experiment: Experiment, space: Space, options: SearchOptions) 
         space: for each option, a range or a list of values.
         options: how to search.
     """
-    for name, choices in space.items():
-        hint = option_type(experiment.method, name)
-        if isinstance(choices, SearchRange):
-            _check_range(name, choices, hint)
-        elif isinstance(choices, str) or not choices:
-            raise UserError(name, choices, "must be a range or a list of values")
+    space = checked_space(experiment, space)
     if options.sampler == "optuna":
         return []
     drawn = _random_points(space, options) if options.sampler == "random" else _grid(space, options.trials)
     return list({point_name(point): point for point in drawn}.values())
+
+
+def checked_space(experiment: Experiment, space: Space) -> Space:
+    """Return a search space with its lists as tuples of Python's numbers; raise UserError for a range that is none.
+
+    Args:
+        experiment: the experiment whose options are searched.
+        space: for each option, a range or a list of values.
+    """
+    for name, choices in space.items():
+        if isinstance(choices, SearchRange):
+            _check_range(name, choices, option_type(experiment.method, name))
+    lists = {n: c for n, c in space.items() if not isinstance(c, SearchRange)}
+    return {**space, **{n: value_list(experiment.method, n, choices) for n, choices in lists.items()}}
 
 
 def _check_range(name: str, choices: SearchRange, hint: Any) -> None:

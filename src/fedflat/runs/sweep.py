@@ -20,6 +20,7 @@ from fedflat.core.method import Method, hyper_parameters, with_hyper_parameters
 from fedflat.engine.batched import takes_lane_values
 from fedflat.engine.sequential import client_batches
 from fedflat.errors import NOT_SHOWN, UserError, mention, near_miss
+from fedflat.options import Count, normalised_list, value_problem
 from fedflat.runs.build import build_run
 from fedflat.runs.callbacks import check_callbacks
 from fedflat.runs.experiment import Experiment, Setting
@@ -91,6 +92,8 @@ def sweep(
         UserError: a name or a value of the grid cannot be used, or a folder belongs to another run.
         CallbackError: a callback raised an exception; the points under way are saved.
     """
+    if problem := value_problem(Count, at_once):
+        raise UserError("at_once", at_once, problem)
     check_holds_out(experiment)
     points = grid_points(experiment, grid)
     own_callbacks = [_point_callbacks(callbacks, values) for values, _ in points]
@@ -149,14 +152,26 @@ def grid_points(experiment: Experiment, grid: Grid) -> list[tuple[dict[str, Any]
         experiment: the experiment whose options change.
         grid: values by name.
     """
-    for name, values in grid.items():
-        option_type(experiment.method, name)
-        if isinstance(values, str) or not values:
-            raise UserError(name, values, "must be a list of values")
-        if len(set(values)) < len(values):
+    lists = {name: value_list(experiment.method, name, values) for name, values in grid.items()}
+    for name, values in lists.items():
+        if any(value in values[:n] for n, value in enumerate(values)):
             raise UserError(name, list(values), "every value may appear once")
-    points = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
+    points = [dict(zip(grid, values, strict=True)) for values in product(*lists.values())]
     return [(point, with_options(experiment, point)) for point in points]
+
+
+def value_list(method: Method, name: str, values: Any) -> tuple[Any, ...]:
+    """Return the values of an option of a grid, arrays and numpy's numbers as Python's; raise UserError for no list.
+
+    Args:
+        method: the method, whose hyper-parameters are options too.
+        name: the name of the option.
+        values: a list, tuple, range or array of values.
+    """
+    found = normalised_list(option_type(method, name), values)
+    if not isinstance(found, tuple) or not found:
+        raise UserError(name, values, "must be a list of values")
+    return found
 
 
 def option_type(method: Method, name: str) -> Any:

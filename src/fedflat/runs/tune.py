@@ -30,7 +30,7 @@ from fedflat.runs.metrics import read_metrics
 from fedflat.runs.optuna_search import propose_points
 from fedflat.runs.read import finished_result, read_trained_run
 from fedflat.runs.result import finite_or_none
-from fedflat.runs.search_space import SearchOptions, Space, search_points
+from fedflat.runs.search_space import SearchOptions, Space, checked_space, search_points
 from fedflat.runs.sweep import (
     check_holds_out,
     group_experiments,
@@ -101,6 +101,7 @@ def tune(
     options = options or SearchOptions()
     check(options)
     check_holds_out(experiment)
+    space = checked_space(experiment, space)
     points = search_points(experiment, space, options)
     metric = build_run(experiment).task.main_metric()
     if not resume:
