@@ -74,6 +74,17 @@ def test_config_is_rerunnable_and_flags_override_it(tmp_path: Path) -> None:
     assert (changed["method"]["rho"], changed["rounds"], changed["seeds"]) == (0.4, 2, [1])
 
 
+@pytest.mark.parametrize("words", ["sweep fedavg lr=1e29,1e30", "tune fedavg --space lr=1e29..1e30 --trials 2"])
+def test_no_point_is_the_best_where_all_diverge(words: str, tmp_path: Path, capsys) -> None:
+    assert main([*words.split(), *SMALL, "--validation", "0.1", "--out", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert "every one of them diverged" in printed
+    assert "best: " not in printed
+    assert "train it" not in printed
+    stored = tmp_path / "tune.json"
+    assert not stored.exists() or json.loads(stored.read_text())["best"] is None
+
+
 def test_seeds_may_be_separated_by_commas(tmp_path: Path) -> None:
     assert main(["run", "fedavg", *SMALL, "--rounds", "1", "--seeds", "0,1", "2", "--out", str(tmp_path)]) == 0
     assert json.loads((tmp_path / "result.json").read_text())["seeds"] == [0, 1, 2]

@@ -49,8 +49,11 @@ def sweep_command(words: list[str]) -> None:
         with tell_how_to_continue(["sweep", *names], folders, out):
             points = _sweep_with_bar(experiment, grid, out, files)
     print_sweep(points)
-    print(f"best: {' '.join(option_words(points[0].values))}")
-    print(f"train it on all samples: {command_of(points[0].experiment, points[0].values)}")
+    if points[0].result.diverged_seeds:
+        print("no best point: every one of them diverged, for at least one seed")
+    else:
+        print(f"best: {' '.join(option_words(points[0].values))}")
+        print(f"train it on all samples: {command_of(points[0].experiment, points[0].values)}")
     print(f"results in {out}")
 
 

@@ -118,6 +118,9 @@ def print_tune(result: TuneResult) -> None:
         for t in result.trials
     ]
     print_columns([[*names, "rounds", f"validation {result.metric.name}"], *rows])
+    if best.value is None:
+        print("no best trial: every one of them diverged, for at least one seed")
+        return
     print(f"best: {' '.join(option_words(best.values))}")
     (mean, std), form = mean_std(result.test_values), result.metric.form
     print(f"test {result.metric.name} of the best: {mean:{form}} ± {std:{form}} (trained without the held-out samples)")

@@ -68,7 +68,7 @@ class TuneResult(NamedTuple):
     Args:
         trials: all trials, the best first: by the stage that they reached, then by the metric.
         test_values: the main metric of the best trial's models on the test set, per seed. They were trained without the
-            held-out samples.
+            held-out samples. Empty if every trial diverged.
         metric: the main metric.
     """
 
@@ -138,7 +138,7 @@ def tune(
             ranked = sorted(alive, key=lambda n: -_score(trials[n].value, metric))
             alive = ranked[: max(1, math.ceil(options.keep * len(ranked)))]
     trials = sorted(trials, key=lambda trial: (-trial.rounds, -_score(trial.value, metric)))
-    result = TuneResult(trials, evaluate_on_test_set(trials[0]), metric)
+    result = TuneResult(trials, [] if trials[0].value is None else evaluate_on_test_set(trials[0]), metric)
     write_atomically(Path(out) / "tune.json", json.dumps(_summary(result), indent=1))
     return result
 
@@ -188,7 +188,7 @@ def _value_at(trial: TuneTrial, round: int, metric: MainMetric) -> float | None:
 
 
 def evaluate_on_test_set(trial: TuneTrial) -> list[float]:
-    """Return the main metric of a complete trial's models on the test set, for each seed that did not diverge."""
+    """Return the main metric of a complete trial's models on the test set, for each seed."""
     run = read_trained_run(trial.folder, trial.experiment)
     built = build_run(dataclasses.replace(trial.experiment, validation=0.0))
     test = built.client_data.test()
@@ -203,7 +203,7 @@ def _summary(result: TuneResult) -> dict[str, Any]:
         for t in result.trials
     ]
     return {
-        "best": trials[0]["options"],
+        "best": None if result.trials[0].value is None else trials[0]["options"],
         f"test_{result.metric.name}": finite_or_none(result.test_values),
         "trials": trials,
     }
