@@ -74,6 +74,8 @@ FLAGS = [
     ("run fedavg --device cuda:99", "--device cuda:99: ", " GPU"),
     ("run fedavg --device gpu", "--device gpu: must be one of auto, cpu, cuda, cuda:N, mps"),
     ("run fedavg --target 80", "--target 80.0: must be between 0 and 1"),
+    ("run fedavg --target 80%", "--target 80%: must be a number"),
+    ("run fedavg --target 0,8", "--target 0,8: must be a number"),
     ("run fedavg --dataset digit", "digit", "did you mean digits?"),
     ("run fedavg --dataset npz:nowhere.npz", "nowhere.npz"),
     ("run fedavg --model digits-cn", "digits-cn", "did you mean digits-cnn?"),

@@ -217,10 +217,11 @@ def parse_flags(
 
 
 def _with_target_column(flags: Sequence[str]) -> list[str]:
-    """Return flags with --target-column for --target where a word follows: --target 0.9 is an accuracy to reach."""
+    """Return flags with --target-column for --target where a name follows: --target 0.9 is an accuracy to reach."""
     words = list(flags)
     for n, (word, value) in enumerate(pairwise(flags)):
-        if word == "--target" and not value.startswith("-") and isinstance(parse_words(float, [value]), str):
+        number = value.startswith("-") or re.fullmatch(r"[\d.,]+%?", value) or parse_words(float, [value]) != value
+        if word == "--target" and not number:
             words[n] = "--target-column"
     return words
 
