@@ -76,6 +76,8 @@ FLAGS = [
     ("run fedavg --target 80", "--target 80.0: must be between 0 and 1"),
     ("run fedavg --target 80%", "--target 80%: must be a number"),
     ("run fedavg --target 0,8", "--target 0,8: must be a number"),
+    ("run fedavg --resume true", "true: belongs to no option, and on/off takes no value"),
+    ("run fedsmoo --regularise false", "false: belongs to no option, and on/off takes no value"),
     ("run fedavg --dataset digit", "digit", "did you mean digits?"),
     ("run fedavg --dataset npz:nowhere.npz", "nowhere.npz"),
     ("run fedavg --model digits-cn", "digits-cn", "did you mean digits-cnn?"),

@@ -74,6 +74,24 @@ def test_config_is_rerunnable_and_flags_override_it(tmp_path: Path) -> None:
     assert (changed["method"]["rho"], changed["rounds"], changed["seeds"]) == (0.4, 2, [1])
 
 
+def test_what_is_switched_off_stays_so_when_the_same_command_continues(tmp_path: Path, capsys) -> None:
+    command = ["run", "fedsmoo", "--no-regularise", *SMALL, "--out", str(tmp_path)]
+    assert main(command) == 0
+    assert main([*command, "--resume", "--rounds", "5"]) == 0
+    assert len(metrics(tmp_path)) == 5
+    assert main([*command, "--resume", "--rounds", "5", "--regularise"]) == 2
+    assert "--regularise: False in the folder, True given" in capsys.readouterr().err
+
+
+def test_the_command_of_a_sweep_switches_options_on_and_off(tmp_path: Path, capsys) -> None:
+    grid = ["fedsmoo", "regularise=true,false", *SMALL, "--validation", "0.1", "--rounds", "1"]
+    assert main(["sweep", *grid, "--out", str(tmp_path / "sweep")]) == 0
+    printed = capsys.readouterr().out
+    (command,) = re.findall(r"^train it on all samples: fedflat (.*)", printed, re.M)
+    assert re.search(r"^best: --(no-)?regularise$", printed, re.M)
+    assert main([*shlex.split(command), "--out", str(tmp_path / "best")]) == 0
+
+
 @pytest.mark.parametrize("words", ["sweep fedavg lr=1e29,1e30", "tune fedavg --space lr=1e29..1e30 --trials 2"])
 def test_no_point_is_the_best_where_all_diverge(words: str, tmp_path: Path, capsys) -> None:
     assert main([*words.split(), *SMALL, "--validation", "0.1", "--out", str(tmp_path)]) == 0

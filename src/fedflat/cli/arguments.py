@@ -48,7 +48,6 @@ def parse_options(
     registry = tyro.constructors.ConstructorRegistry()
     registry.primitive_rule(field_rule)
     registry.struct_rule(options_rule)
-    markers = (tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff)
     extra = {} if default is None else {"default": default}
     cli: Any = tyro.cli  # its overloads do not know that `default` is of the type of `options`
     values, rest = cli(
@@ -56,13 +55,15 @@ def parse_options(
         prog=prog,
         description=about,
         args=list(words),
-        config=markers,
+        config=(tyro.conf.OmitArgPrefixes,),
         registry=registry,
         return_unknown_args=True,
         **extra,
     )
     if rest:
         unknown = rest[0].partition("=")[0]
+        if not unknown.startswith("-"):
+            raise UserError(None, unknown, f"belongs to no option, and on/off takes no value; see {prog} --help")
         hint = near_miss(unknown, _all_flags(values), "--")
         raise UserError(None, unknown, f"unknown option{hint}; see {prog} --help")
     check(values)

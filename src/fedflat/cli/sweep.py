@@ -143,4 +143,11 @@ def _spec(method: Method) -> str:
 
 def option_words(values: Mapping[str, Any]) -> list[str]:
     """Return options as words of a command line: --rho 1.0 --lr 0.03."""
-    return [word for name, value in values.items() for word in (flag(name), *value_words(value))]
+    return [word for name, value in values.items() for word in _flag_words(name, value)]
+
+
+def _flag_words(name: str, value: Any) -> list[str]:
+    """Return one option as words; one that is on or off has a flag for each: --regularise, --no-regularise."""
+    if isinstance(value, bool):
+        return [flag(name if value else f"no_{name}")]
+    return [flag(name), *value_words(value)]

@@ -6,6 +6,7 @@ import dataclasses
 from functools import cache, partial
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
+from fedflat.core.method import Method
 from fedflat.options import member_types, parse_words, value_words
 
 
@@ -47,10 +48,16 @@ def options_rule(info: Any) -> Any:
 
 
 def _field_spec(cls: type, field: dataclasses.Field[Any], values: Any) -> Any:
-    """Return what tyro has to know about a field; `values` is an object with the defaults, or a mark of tyro's."""
+    """Return what tyro has to know about a field; `values` is an object with the defaults, or a mark of tyro's.
+
+    A method's options that are on or off have two flags, --regularise and --no-regularise, of which a configuration can
+    make either the default; those of a command are off by default and have one.
+    """
     import tyro
 
     hint, default = get_type_hints(cls, include_extras=True)[field.name], _default(field, values)
+    if hint is bool and not issubclass(cls, Method):
+        hint = Annotated[hint, tyro.conf.FlagCreatePairsOff]
     if default in (None, "", ()):
         hint = Annotated[hint, tyro.conf.arg(help_behavior_hint="")]
     return tyro.constructors.StructFieldSpec(field.name, hint, default, partial(_help, cls, field.name))
