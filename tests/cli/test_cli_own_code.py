@@ -16,8 +16,10 @@ import fedflat as ff
 from fedflat.cli import main
 from fedflat.data.load import load_dataset
 from fedflat.methods import METHODS
+from fedflat.own_code import load_own_code
 from fedflat.runs.callbacks import CallbackError, TrainingView
 from fedflat.runs.config import config_differences, dump_experiment, load_experiment, same_run
+from fedflat.runs.sweep import option_type
 
 PAGE = (Path(__file__).parents[2] / "docs" / "own-code.md").read_text(encoding="utf-8")
 SMALL = shlex.split("--rounds 2 --clients 4 --cohort 2 --partition iid --local-epochs 1")
@@ -167,6 +169,15 @@ def test_comparisons_and_sweeps_try_a_method_first(files: Path, capsys: pytest.C
         assert main([*words(command), *OWN, "--out", "two"]) == 2
         assert "line 14 of bad.py (if w.norm() > 1:)" in capsys.readouterr().err
     assert not list(files.glob("two/*/metrics.jsonl"))
+
+
+def test_a_hyper_parameter_with_the_name_of_an_option_is_refused(files: Path, capsys) -> None:
+    (files / "bad.py").write_text(f"{HEAD} alpha: ff.Positive = 1.0\n {STEP}  return self.alpha * w, client\n")
+    for command in ("run bad.py:Bad", "sweep bad.py:Bad alpha=1,2 --validation 0.1"):
+        assert main([*words(command), *OWN, "--out", "run"]) == 2
+        assert "hyper-parameter alpha has the name of an option of every run" in capsys.readouterr().err
+    with pytest.raises(ff.UserError, match="alpha: is an option of the run and of the method alike"):
+        option_type(load_own_code(None, "bad.py:Bad")(), "alpha")
 
 
 def test_mistakes_in_a_notebook_are_one_line() -> None:

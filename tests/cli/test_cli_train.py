@@ -92,6 +92,13 @@ def test_the_command_of_a_sweep_switches_options_on_and_off(tmp_path: Path, caps
     assert main([*shlex.split(command), "--out", str(tmp_path / "best")]) == 0
 
 
+def test_a_search_and_a_method_may_both_have_an_option_keep(tmp_path: Path) -> None:
+    search = ["tune", "compress:compressor=topk,keep=0.3+fedavg", "--space", "lr=0.1,0.2", "--keep", "0.5"]
+    assert main([*search, *SMALL, "--trials", "2", "--validation", "0.1", "--out", str(tmp_path)]) == 0
+    configs = [yaml.safe_load(path.read_text()) for path in tmp_path.glob("*/config.yaml")]
+    assert {config["method"]["keep"] for config in configs} == {0.3}
+
+
 @pytest.mark.parametrize("words", ["sweep fedavg lr=1e29,1e30", "tune fedavg --space lr=1e29..1e30 --trials 2"])
 def test_no_point_is_the_best_where_all_diverge(words: str, tmp_path: Path, capsys) -> None:
     assert main([*words.split(), *SMALL, "--validation", "0.1", "--out", str(tmp_path)]) == 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_type_hints
@@ -210,7 +210,8 @@ def parse_flags(
     values = {f.name: getattr(base, f.name) for f in dataclasses.fields(Setting)}
     fields: list[Any] = [("setting", setting, setting(**values)), ("files", files, files())]
     if method is not None:
-        outer = _without_inner_flags(type(method))
+        check_flag_names(method)
+        outer = _without_hidden_flags(type(method), {"inner", *(f.name for f in dataclasses.fields(files))})
         values = {f.name: getattr(method, f.name) for f in dataclasses.fields(method)}
         fields.insert(0, ("method", outer, outer(**values)))
     options = dataclasses.make_dataclass("Options", fields, frozen=True)
@@ -227,13 +228,31 @@ def _with_target_column(flags: Sequence[str]) -> list[str]:
     return words
 
 
-def _without_inner_flags(cls: type[Method]) -> Any:
-    """Return a wrapper's class without flags for the wrapped method, which is written as WRAPPER+METHOD:rho=2."""
+def check_flag_names(method: Method) -> None:
+    """Raise UserError for a hyper-parameter with the name of an option of the run: a flag cannot set both."""
+    settings = {f.name for f in dataclasses.fields(Setting)}
+    for field in dataclasses.fields(method):
+        if field.name in settings:
+            problem = f"its hyper-parameter {field.name} has the name of an option of every run; give it another name"
+            raise UserError(None, f"method {type(method).__name__}", problem)
+
+
+def _without_hidden_flags(cls: type[Method], names: Collection[str]) -> Any:
+    """Return a method's class without flags for some fields, which are written as WRAPPER:keep=0.1+METHOD:rho=2.
+
+    Args:
+        cls: the class.
+        names: the wrapped method, and what the command itself has an option for, as fedflat tune has --keep.
+    """
     import tyro
 
-    if "inner" not in {f.name for f in dataclasses.fields(cls)}:
+    fields: Any = [f for f in dataclasses.fields(cls) if f.name in names]
+    if not fields:
         return cls
-    hidden: list[Any] = [("inner", Annotated[Method, tyro.conf.Suppress, tyro.conf.Fixed], dataclasses.field())]
+    no_flag: Any = Annotated[Any, tyro.conf.Suppress, tyro.conf.Fixed]
+    hidden = [
+        (f.name, no_flag, dataclasses.field(default=f.default, default_factory=f.default_factory)) for f in fields
+    ]
     return dataclasses.make_dataclass(
         cls.__name__, hidden, bases=(cls,), namespace={"__doc__": cls.__doc__}, frozen=True
     )

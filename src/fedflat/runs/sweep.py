@@ -184,6 +184,8 @@ def option_type(method: Method, name: str) -> Any:
     settings = {f.name for f in dataclasses.fields(Setting)} - SHARED.keys()
     if name in SHARED:
         raise UserError(name, NOT_SHOWN, f"is the same for all points; {SHARED[name]}")
+    if name in settings and _method_with(method, name):
+        raise UserError(name, NOT_SHOWN, "is an option of the run and of the method alike; rename the method's")
     if name in settings:
         return get_type_hints(Setting, include_extras=True)[name]
     if (found := _method_with(method, name)) is None:
