@@ -180,6 +180,12 @@ def test_a_hyper_parameter_with_the_name_of_an_option_is_refused(files: Path, ca
         option_type(load_own_code(None, "bad.py:Bad")(), "alpha")
 
 
+def test_a_misspelt_function_is_told(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (files / "bad.py").write_text(f"{HEAD} {STEP.replace('step', 'steps')}  return w, client\n")
+    assert main([*words("run fedavgm+bad.py:Bad"), *OWN, "--out", "run"]) == 0
+    assert "method Bad: no engine calls its function steps (did you mean step?)" in capsys.readouterr().err
+
+
 def test_mistakes_in_a_notebook_are_one_line() -> None:
     cell: dict[str, type[ff.Method]] = {"__name__": "__main__"}  # type: ignore[dict-item]
     exec(compile(f"{HEAD} {IF_TENSOR}\n", "<cell 3>", "exec"), cell)

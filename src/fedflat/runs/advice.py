@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import sys
 from collections.abc import Callable, Iterator
+from inspect import isfunction
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from fedflat.core.method import Method
+from fedflat.core.method_check import is_own_method
 from fedflat.errors import NOT_SHOWN, UserError, mention
 from fedflat.methods.wrappers import innermost_method
 from fedflat.probes.probe import state_with
@@ -178,7 +181,8 @@ def _gives_probabilities(built: BuiltRun) -> bool:
 
 
 def _method_advice(method: Method) -> Iterator[str]:
-    """Yield one line for every hyper-parameter without effect, of a method and of those that it wraps."""
+    """Yield one line for every hyper-parameter or function without effect, of a method and of those that it wraps."""
+    yield from _misspelt_functions(method)
     for rule in METHOD_RULES:
         if type(method).__name__ == rule.method and getattr(method, rule.other) not in rule.values:
             value = getattr(method, rule.option)
@@ -187,6 +191,15 @@ def _method_advice(method: Method) -> Iterator[str]:
                 yield str(UserError(rule.option, value, problem))
     if isinstance(inner := getattr(method, "inner", None), Method):
         yield from _method_advice(inner)
+
+
+def _misspelt_functions(method: Method) -> Iterator[str]:
+    """Yield one line for every function of a method of the user's that has nearly the name of one of Method's."""
+    names = [name for name, value in vars(Method).items() if isfunction(value) and not name.startswith("_")]
+    for name, value in vars(type(method)).items() if is_own_method(method) else ():
+        close = difflib.get_close_matches(name, names, n=1, cutoff=0.8)
+        if isfunction(value) and close and name not in names:
+            yield f"method {type(method).__name__}: no engine calls its function {name} (did you mean {close[0]}?)"
 
 
 def _one_step(experiment: Experiment, built: BuiltRun) -> bool:
