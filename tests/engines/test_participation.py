@@ -205,6 +205,9 @@ def test_files_are_read(tmp_path: Path):
         ("client_settings", "client,lr\n0,1\n0,2\n", "line 3: client 0 is named twice"),
         ("client_settings", "client,local_epochs,local_steps\n0,1,2\n", "give local_epochs or local_steps, not both"),
         ("client_settings", "client,lr\n0,\xff\n", "not a CSV file"),
+        ("client_settings", "client,lr\n0,1,5\n", "line 2: has more cells than the 2 columns of line 1"),
+        ("client_settings", "client,lr,lr\n0,1,2\n", "names a column twice"),
+        ("client_settings", "client\n0\n", "sets neither lr, local_epochs nor local_steps of any client"),
     ],
 )
 def test_mistakes_in_files(tmp_path: Path, option: str, text: str, problem: str):

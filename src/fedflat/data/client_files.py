@@ -84,6 +84,8 @@ def read_client_settings(path: str, clients: int) -> dict[int, ClientSetting]:
         if row["local_epochs"] and row["local_steps"]:
             raise UserError("client_settings", path, f"{where}: give local_epochs or local_steps, not both")
         settings[row["client"]] = ClientSetting(row["lr"], row["local_epochs"], row["local_steps"])
+    if not any(value for setting in settings.values() for value in setting):
+        raise UserError("client_settings", path, "sets neither lr, local_epochs nor local_steps of any client")
     return settings
 
 
@@ -129,6 +131,8 @@ def _read_rows(
         _check_header(option, path, [*(reader.fieldnames or ())], columns, required)
         for row in reader:
             where = f"line {reader.line_num}"
+            if None in row:  # as in 0,1,5 for 1.5
+                raise UserError(option, path, f"{where}: has more cells than the {len(row) - 1} columns of line 1")
             values = {name: _cell(option, path, where, name, row.get(name), columns[name]) for name in columns}
             if values["client"] is None or values["client"] >= clients:
                 raise UserError(option, path, f"{where}: client must be a number below {clients}")
@@ -144,6 +148,8 @@ def _check_header(
     for name in found:
         if name not in columns:
             raise UserError(option, path, f"unknown column '{name}'{near_miss(name, columns)}; {allowed}")
+    if len(set(found)) < len(found):
+        raise UserError(option, path, f"names a column twice; {allowed}")
     if missing := [name for name in required if name not in found]:
         raise UserError(option, path, f"has no column {missing[0]}; {allowed}")
 
