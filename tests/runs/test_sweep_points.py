@@ -21,6 +21,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, list[Any]]]] = {
     "momentum or none": ({"method": ff.FedSOL(perturb="all")}, {"momentum": [0.0, 0.9], "rho": [0.5, 2.0]}),
     "nesterov": ({"optimiser": "nesterov"}, {"momentum": [0.5, 0.9], "weight_decay": [1e-3, 0.1]}),
     "adamw": ({"optimiser": "adamw", "optimiser_state": "keep"}, {"lr": [0.01, 0.1], "weight_decay": [0.0, 0.1]}),
+    "rates that fall in a round": ({"lr_in_round": "cosine", "local_epochs": 3}, {"lr": [0.1, 0.3]}),
     "clipped steps": ({"method": ff.SCAFFOLD(), "momentum": 0.5}, {"clip_grad": [0.1, 1.0], "lr": [0.1, 0.3]}),
     "schedules": ({"lr_decay": 0.5}, {"lr_schedule": ["exponential", "step"], "lr_warmup": [0, 1]}),
     "participation": (

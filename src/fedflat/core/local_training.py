@@ -147,10 +147,17 @@ def local_update(
     state, steps, key = start_local_training(optimiser, msg, kept), 0, NO_KEY
     for batch in batches:
         key = reply_key(batch.key) if steps == 0 and batch.key is not None else key
-        state, steps = local_step(method, task, optimiser, state, batch, msg), steps + 1
+        counted = _count_like(state.w, batch)
+        state, steps = local_step(method, task, optimiser, state, counted, msg), steps + 1
     count = torch.tensor(float(steps), dtype=state.w.dtype, device=state.w.device)
     reply, kept = finish_local_training(method, optimiser, state, msg, count, key)
     return state.w, reply, kept
+
+
+def _count_like(w: Tensor, batch: Batch) -> Batch:
+    """Return a batch with the numbers of its step in the model's dtype, which its inputs need not have."""
+    numbers = {name: getattr(batch, name) for name in ("step", "steps")}
+    return batch._replace(**{name: t.to(w.dtype) for name, t in numbers.items() if isinstance(t, Tensor)})
 
 
 def reply_uses_steps(method: Method, params: Tensor) -> bool:
