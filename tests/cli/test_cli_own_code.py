@@ -88,7 +88,8 @@ def test_a_changed_file_is_refused_on_resume_and_told_later(files: Path, capsys:
     (files / "my_method.py").write_text(source + "# changed\n")
     capsys.readouterr()
     assert main(shlex.split("run --config torn/config.yaml --out torn --resume")) == 2
-    assert re.search(r"my_method\.py has changed \(SHA-256 \w{12}…, now \w{12}…\)", capsys.readouterr().err)
+    problem = r"my_method\.py has changed \(SHA-256 \w{12}…, now \w{12}…\): only the old file continues it"
+    assert re.search(problem, capsys.readouterr().err)
     assert ff.load_model("whole")
     assert "run whole: my_method.py has changed (SHA-256" in capsys.readouterr().err
     (files / "my_method.py").write_text(source)

@@ -135,7 +135,7 @@ def config_differences(
     names = [name for name in new | old if old.get(name) != new.get(name)]
     changed = changed_files(first.get("code"), second.get("code")) if "code" not in ignored else []
     differ = [f"{name}: {_value_text(old, name)} in the {where}, {_value_text(new, name)} given" for name in names]
-    return differ + changed
+    return differ + [f"{each}: only the old file continues it" for each in changed]
 
 
 def growing_options(stored: str, given: str, may_grow: Collection[str] = MAY_GROW, trained: int = 0) -> tuple[str, ...]:
