@@ -73,6 +73,17 @@ def test_a_loop_that_is_left_can_be_continued_or_finished(tmp_path: Path) -> Non
     assert read_stored_run(tmp_path / "b").result == result
 
 
+def test_a_loop_ends_where_its_body_finishes_the_run(tmp_path: Path) -> None:
+    trained = []
+    with ff.Federation(SMALL, out=tmp_path) as federation:
+        for round in federation:
+            trained.append(round)
+            federation.finish("long enough")
+    assert trained == [1]
+    result = read_stored_run(tmp_path).result
+    assert (result and result.rounds, federation.result) == (1, result)
+
+
 def test_an_error_inside_a_round_saves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with ff.Federation(SMALL, out=tmp_path) as federation:
         next(iter(federation))

@@ -67,9 +67,12 @@ class Federation:
         return self._opened
 
     def __iter__(self) -> Iterator[int]:
-        """Train the remaining rounds; give the number of each, from 1, when it is over. After the last, `finish`."""
+        """Train the remaining rounds; give the number of each, from 1, when it is over. After the last, `finish`.
+
+        Where the loop's body has called `finish`, there are no more.
+        """
         rounds = self._training.rounds()
-        while not self._training.done:
+        while not (self._training.done or self._result):
             self._in_round = True
             round = next(rounds)
             self._in_round = False
