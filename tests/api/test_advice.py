@@ -39,8 +39,20 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [  # option, with
     (
         "lr_schedule",
         {"lr_schedule": "step"},
-        {"lr_schedule": "step", "lr_decay": 0.5},
+        {"lr_schedule": "step", "lr_decay": 0.5, "lr_step": 1},
         'lr_schedule="step": the learning rate stays constant; give lr_decay=0.1',
+    ),
+    (
+        "lr_in_round",
+        {"lr_in_round": "linear", "local_steps": 1},
+        {"lr_in_round": "linear", "local_steps": 2},
+        'lr_in_round="linear": has no effect with one local step in a round',
+    ),
+    (
+        "momentum",
+        {"momentum": 0.9, "local_steps": 1},
+        {"momentum": 0.9, "local_steps": 1, "optimiser_state": "keep"},
+        "momentum=0.9: has no effect with one local step in a round",
     ),
     ("lr_warmup", {"lr_warmup": 2}, {"lr_warmup": 1}, "lr_warmup=2: the learning rate never reaches lr=0.05"),
     ("attack", {"attack": "noise"}, {"attack": "noise", "attackers": 0.5}, "has no effect without attackers"),
@@ -63,6 +75,13 @@ def test_rules(option: str, without: dict[str, Any], with_effect: dict[str, Any]
     (found,) = lines(without, option)
     assert line in found
     assert lines(with_effect, option) == []
+
+
+def test_steps_of_the_learning_rate_that_never_come() -> None:
+    late = {"lr_schedule": "step", "lr_decay": 0.5, "lr_step": 1, "lr_warmup": 1}
+    (found,) = lines(late, "lr_schedule")
+    assert "the learning rate stays constant in rounds=2 with lr_step=1" in found
+    assert lines(late | {"rounds": 3}, "lr_schedule") == []
 
 
 METHODS: list[tuple[ff.Method, ff.Method, str]] = [  # without effect, with it, the line

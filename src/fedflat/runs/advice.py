@@ -86,10 +86,24 @@ def _unless_attacked(experiment: Experiment, built: BuiltRun) -> str:
     return "" if experiment.attackers else f"has no effect without {mention('attackers')}"
 
 
-def _steps_without_decay(experiment: Experiment, built: BuiltRun) -> str:
-    if experiment.lr_schedule != "step" or experiment.lr_decay != 1:
+def _constant_steps(experiment: Experiment, built: BuiltRun) -> str:
+    if experiment.lr_schedule != "step":
         return ""
-    return f"the learning rate stays constant; give {mention('lr_decay', 0.1)}"
+    if experiment.lr_decay == 1:
+        return f"the learning rate stays constant; give {mention('lr_decay', 0.1)}"
+    if experiment.lr_warmup + experiment.lr_step < experiment.rounds:
+        return ""
+    few, step = mention("rounds", experiment.rounds), mention("lr_step", experiment.lr_step)
+    return f"the learning rate stays constant in {few} with {step}"
+
+
+def _in_one_step(experiment: Experiment, built: BuiltRun) -> str:
+    return "has no effect with one local step in a round" if _one_step(experiment, built) else ""
+
+
+def _momentum_of_one_step(experiment: Experiment, built: BuiltRun) -> str:
+    counts = experiment.optimiser != "sgd" or experiment.optimiser_state == "keep"
+    return "" if counts else _in_one_step(experiment, built)
 
 
 RULES = (
@@ -99,7 +113,9 @@ RULES = (
     Rule("shards", _unless_partition(lambda name: name == "shards")),
     Rule("partition_seed", _unless_partition(lambda name: name != "natural")),
     Rule("sequence_length", _unless_dataset("text sklearn-text hf", "text:PATH")),
-    Rule("lr_schedule", _steps_without_decay),
+    Rule("lr_schedule", _constant_steps),
+    Rule("lr_in_round", _in_one_step),
+    Rule("momentum", _momentum_of_one_step),
     Rule("lr_warmup", _endless_warm_up),
     Rule("attack", _unless_attacked),
     Rule("attack_strength", _unless_attacked),
