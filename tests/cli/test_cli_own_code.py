@@ -187,6 +187,15 @@ def test_a_misspelt_function_is_told(files: Path, capsys: pytest.CaptureFixture[
     assert "method Bad: no engine calls its function steps (did you mean step?)" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", ["run bad.py:Bad", "sweep bad.py:Bad lr=0.1,0.2 --validation 0.1"])
+def test_an_error_in_a_later_round_is_one_line(command: str, files: Path, capsys) -> None:
+    update = f"{UPDATE}  CALLS.append(1)\n  return server if len(CALLS) < 3 else 1 / 0"
+    (files / "bad.py").write_text(f"{HEAD} {update}\nCALLS = []\n")
+    assert main([*words(command), *OWN, "--out", "run"]) == 2
+    error = capsys.readouterr().err
+    assert "method Bad: line 14 of bad.py (return server if len(CALLS) < 3 else 1 / 0): ZeroDivisionError" in error
+
+
 def test_mistakes_in_a_notebook_are_one_line() -> None:
     cell: dict[str, type[ff.Method]] = {"__name__": "__main__"}  # type: ignore[dict-item]
     exec(compile(f"{HEAD} {IF_TENSOR}\n", "<cell 3>", "exec"), cell)

@@ -17,6 +17,7 @@ from typing import Any, get_type_hints
 import numpy as np
 
 from fedflat.core.method import Method, hyper_parameters, with_hyper_parameters
+from fedflat.core.method_check import explain_method_errors
 from fedflat.data.batches import ClientBatches, StepCounts
 from fedflat.engine.memory import explain_out_of_memory
 from fedflat.engine.processes import SINGLE_PROCESS
@@ -272,12 +273,14 @@ def _play(
 
 def _play_round(trainings: Sequence[Training], offsets: Sequence[int], engine: Engine) -> None:
     """Train one round of all experiments; the clients of each begin at its offset among all clients."""
-    for exchange in range(trainings[0].experiment.method.exchanges):
-        jobs = [training.begin_exchange(exchange) for training in trainings]
-        shifted = [_shift_job(job, offset) for own, offset in zip(jobs, offsets, strict=True) for job in own]
-        trained = iter(train_cohorts(trainings[0].built.method, engine, shifted))
-        for training, own in zip(trainings, jobs, strict=True):
-            training.finish_exchange([next(trained) for _ in own])
+    method = trainings[0].experiment.method
+    for exchange in range(method.exchanges):
+        with explain_method_errors(method):
+            jobs = [training.begin_exchange(exchange) for training in trainings]
+            shifted = [_shift_job(job, offset) for own, offset in zip(jobs, offsets, strict=True) for job in own]
+            trained = iter(train_cohorts(trainings[0].built.method, engine, shifted))
+            for training, own in zip(trainings, jobs, strict=True):
+                training.finish_exchange([next(trained) for _ in own])
     for training in trainings:
         training.end_round()
 
