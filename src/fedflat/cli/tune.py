@@ -119,7 +119,7 @@ def print_tune(result: TuneResult) -> None:
     ]
     print_columns([[*names, "rounds", f"validation {result.metric.name}"], *rows])
     if best.value is None:
-        print("no best trial: every one of them diverged, for at least one seed")
+        print("no best trial: every one of the last stage diverged, for at least one seed")
         return
     print(f"best: {' '.join(option_words(best.values))}")
     (mean, std), form = mean_std(result.test_values), result.metric.form

@@ -68,7 +68,7 @@ class TuneResult(NamedTuple):
     Args:
         trials: all trials, the best first: by the stage that they reached, then by the metric.
         test_values: the main metric of the best trial's models on the test set, per seed. They were trained without the
-            held-out samples. Empty if every trial diverged.
+            held-out samples. Empty if all trials of the last stage diverged.
         metric: the main metric.
     """
 
