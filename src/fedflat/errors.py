@@ -19,6 +19,7 @@ NOT_SHOWN: Any = object()  # in place of a value that the message should not rep
 LONGEST = 200  # characters of a value that a message repeats
 Spelling = Callable[[str, Any], str]  # how an option and its value (or NOT_SHOWN) are written
 _MENTION = re.compile("\ue000(.*?)\ue001(.*?)\ue002", re.DOTALL)
+_LONG_WORD = re.compile(rf"\S{{{LONGEST + 1},}}")
 
 
 class UserError(ValueError):
@@ -36,13 +37,13 @@ class UserError(ValueError):
         self.option, self.value, self.problem = option, value, problem
 
     def message(self, spell: Spelling) -> str:
-        """The whole line, with options and values as `spell` writes them."""
+        """The whole line, with options and values as `spell` writes them, and without words longer than LONGEST."""
         if isinstance(self.problem, UserError):
             problem = self.problem.message(spell)
         else:
             problem = _MENTION.sub(lambda found: spell(found[1], _mentioned(found[2])), self.problem)
         subject = shorten(self.value) if self.option is None else spell(self.option, self.value)
-        return f"{subject}: {problem}"
+        return _LONG_WORD.sub(lambda word: shorten(word[0]), f"{subject}: {problem}")
 
     def __str__(self) -> str:
         return self.message(_spelling.get())

@@ -86,7 +86,7 @@ def _execute(option: str | None, subject: str, path: Path) -> ModuleType:
     sys.path.insert(0, str(path.parent))
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UserError(option, subject, f"{where_in_file(error, path)}: {name_error(error)}") from error
     finally:
         sys.path.remove(str(path.parent))
@@ -138,7 +138,7 @@ def explain_own_errors(
         yield
     except UserError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         place = next(filter(None, (where_in_file(error, path) for path in files)), "")
         if not place:
             raise

@@ -172,6 +172,10 @@ FILES = [  # what a YAML file says, and parts of the message
     ("rounds: !!timestamp x", "not valid YAML"),
     ("lr: " + ":".join(["59"] * 200) + ".5", "lr"),
     ("lr: 0x" + "f" * 5000, "lr", "a number of too many digits"),
+    ("lr: !!" + "x" * 5000 + " 1", "not valid YAML"),
+    ("lr: !!bool " + "x" * 5000, "not valid YAML"),
+    ("lr: !!float " + "x " * 2500, "not valid YAML"),
+    ("? " + "x " * 2500 + "\n? " + "x " * 2500, "not valid YAML", "appears twice"),
     ('client_settings: "\\ud800"', "--client-settings", "character"),
     ('availability: "a\\0b"', "--availability", "character"),
     ('dataset: "\\ud800.py:MINE"', "--dataset", "character"),
@@ -202,6 +206,19 @@ def test_yaml(case: tuple[str, ...], tmp_path: Path, capsys) -> None:
     _refused(code, output, case[1:])
     assert len(output.err) < 1000
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("letters", ["x" * 5000, "x " * 2500], ids=["word", "words"])
+@pytest.mark.parametrize(
+    "words", ["run fedsol:{}", "run fedsol:{}=1", "sweep fedsol {}=1", "run fedavg --availability {}"]
+)
+def test_long_values_are_not_repeated(words: str, letters: str, tmp_path: Path, capsys) -> None:
+    (tmp_path / "clients.csv").write_text(f"client,from,to\n{letters},1,2\n")
+    given = str(tmp_path / "clients.csv") if "availability" in words else letters
+    code = main([word.format(given) for word in words.split()])
+    output = capsys.readouterr()
+    _refused(code, output, ("x x",) if " " in letters else ("xxx",))
+    assert len(output.err) < 1000
 
 
 def test_yaml_that_is_not_text(tmp_path: Path, capsys) -> None:

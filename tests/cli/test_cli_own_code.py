@@ -196,6 +196,12 @@ def test_an_error_in_a_later_round_is_one_line(command: str, files: Path, capsys
     assert "method Bad: line 14 of bad.py (return server if len(CALLS) < 3 else 1 / 0): ZeroDivisionError" in error
 
 
+def test_an_exception_that_ends_python_is_one_line(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (files / "bad.py").write_text(f"{HEAD} {UPDATE}  raise GeneratorExit\n")
+    assert main(words("run bad.py:Bad --out run")) == 1
+    assert "internal error (GeneratorExit: )" in capsys.readouterr().err
+
+
 def test_mistakes_in_a_notebook_are_one_line() -> None:
     cell: dict[str, type[ff.Method]] = {"__name__": "__main__"}  # type: ignore[dict-item]
     exec(compile(f"{HEAD} {IF_TENSOR}\n", "<cell 3>", "exec"), cell)
@@ -223,6 +229,8 @@ MISTAKES = {
     "run my_model.py:Net": "method my_model.py:Net: is not a class derived from fedflat.Method",
     "run broken.py:A": "line 1 of broken.py: SyntaxError",
     "run raises.py:A": "line 2 of raises.py (1 / 0): ZeroDivisionError: division by zero",
+    "run script.py:A": "method script.py:A: line 2 of script.py (sys.exit(0)): SystemExit: 0",
+    "run fedavg --dataset leaves.py:load": "--dataset leaves.py:load: line 2 of leaves.py (exit(0)): SystemExit: 0",
     "run fedavg --model my_model.py": "--model my_model.py: unknown model (did you mean my_model.py:CLASS?)",
     "run fedavg --model my_data.py:load": "--model my_data.py:load: must be a torch.nn.Module or make one, not tuple",
     "run fedavg --model nets.py:Args": "nets.py:Args: its argument width needs a default; it is called with shape",
@@ -238,6 +246,8 @@ MISTAKES = {
 def test_mistakes_in_files(command: str, problem: str, files: Path, capsys) -> None:
     (files / "broken.py").write_text("def (:\n")
     (files / "raises.py").write_text("x = 1\n1 / 0\n")
+    (files / "script.py").write_text("import sys\nsys.exit(0)\n")
+    (files / "leaves.py").write_text("def load():\n    exit(0)\n")
     (files / "fails.py").write_text(
         "def load():\n    return open('nothing')\n\ndef other():\n    return 3\n\ndef path(path): pass\n"
     )

@@ -90,7 +90,7 @@ def flag(field: str) -> str:
 def flag_spelling(option: str, value: Any) -> str:
     """Return an option and its value as typed on the command line: --perturb all, or --no-regularise for False."""
     if value is NOT_SHOWN or value is True:
-        return flag(option)
+        return shorten(flag(option))
     if value is False:
         return flag(f"no_{option}")
     from fedflat.options import value_words
@@ -119,7 +119,9 @@ def _run(words: list[str], debug: bool) -> int:
     except OSError as error:
         problem = f"{shorten(error.filename)}: {error.strerror}" if error.filename and error.strerror else error
         return _print_error(problem, 2 if error.errno in UNUSABLE_NAMES else 1)
-    except Exception as error:
+    except SystemExit:  # of the help
+        raise
+    except BaseException as error:
         if _is_out_of_memory(error):
             return _print_error("not enough memory; a smaller model, cohort or batch size needs less", 1)
         if debug:
@@ -138,7 +140,7 @@ def _replace_unknown_characters() -> None:
             stream.reconfigure(errors="replace")
 
 
-def _is_out_of_memory(error: Exception) -> bool:
+def _is_out_of_memory(error: BaseException) -> bool:
     """Return whether Python, torch on a CPU or torch on a GPU ran out of memory."""
     return isinstance(error, MemoryError) or any(
         words in str(error) for words in ("out of memory", "can't allocate memory")

@@ -17,7 +17,7 @@ from fedflat.cli import flag
 from fedflat.cli.tyro_rules import field_rule, options_rule
 from fedflat.core.method import Method
 from fedflat.core.metric import DEFAULT_TARGET
-from fedflat.errors import UserError, near_miss
+from fedflat.errors import UserError, near_miss, shorten
 from fedflat.methods import METHODS
 from fedflat.options import Fraction, NonNegative, check, parse_words
 from fedflat.runs.experiment import Experiment, Setting
@@ -152,12 +152,12 @@ def _hyper_parameter(spec: str, pair: str, hints: dict[str, Any]) -> tuple[str, 
     """Name and value of rho=2."""
     name, equals, value = pair.partition("=")
     if not equals:
-        raise _method_error(spec, f"'{pair}' must look like name=value, for example fedsol:rho=2")
+        raise _method_error(spec, f"'{shorten(pair)}' must look like name=value, for example fedsol:rho=2")
     key = name.replace("-", "_")
     if key not in hints or key == "inner":
         known = [name for name in hints if name != "inner"]
         allowed = f"its hyper-parameters are {', '.join(known)}" if known else "it has no hyper-parameters"
-        raise _method_error(spec, f"no hyper-parameter '{name}'{near_miss(name, known)}; {allowed}")
+        raise _method_error(spec, f"no hyper-parameter '{shorten(name)}'{near_miss(name, known)}; {allowed}")
     return key, parse_words(hints[key], [value])
 
 

@@ -14,7 +14,7 @@ from fedflat.cli.arguments import OutputFiles, method_chain, split_positionals
 from fedflat.cli.outputs import output_folder
 from fedflat.cli.train import parse_experiment, tell_how_to_continue
 from fedflat.core.method import Method
-from fedflat.errors import UserError
+from fedflat.errors import UserError, shorten
 from fedflat.methods import METHODS
 from fedflat.options import Count, parse_words, value_words
 from fedflat.progress import TrainingBar
@@ -66,7 +66,7 @@ def _explain_lists() -> Iterator[None]:
         if not (error.option and isinstance(error.value, str) and "," in error.value):
             raise
         name = flag(error.option).removeprefix("--")
-        problem = f"{error.problem}; values to sweep stand before the flags, {name}={error.value}"
+        problem = f"{error.problem}; values to sweep stand before the flags, {name}={shorten(error.value)}"
         raise UserError(error.option, error.value, problem) from None
 
 

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedflat.errors import UserError, near_miss
+from fedflat.errors import UserError, near_miss, shorten
 from fedflat.options import Count, Index, Positive, parse_words, value_problem
 
 LAST_ROUND = 10**9  # where the column `to` is empty
@@ -147,7 +147,7 @@ def _check_header(
     allowed = f"columns are {', '.join(columns)}"
     for name in found:
         if name not in columns:
-            raise UserError(option, path, f"unknown column '{name}'{near_miss(name, columns)}; {allowed}")
+            raise UserError(option, path, f"unknown column '{shorten(name)}'{near_miss(name, columns)}; {allowed}")
     if len(set(found)) < len(found):
         raise UserError(option, path, f"names a column twice; {allowed}")
     if missing := [name for name in required if name not in found]:
@@ -160,5 +160,5 @@ def _cell(option: str, path: str, where: str, name: str, text: str | None, kind:
         return None
     value = parse_words(kind, [text.strip()])
     if problem := value_problem(kind, value):
-        raise UserError(option, path, f"{where}: {name} '{text.strip()}' {problem}")
+        raise UserError(option, path, f"{where}: {name} '{shorten(text.strip())}' {problem}")
     return value

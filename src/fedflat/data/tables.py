@@ -19,7 +19,7 @@ from fedflat.core.state import checksum
 from fedflat.core.tasks import Multilabel, find_task
 from fedflat.data.dataset import Dataset, dataset_tensors
 from fedflat.data.image_files import check_regular, explain_read_errors, number_clients, number_test_clients
-from fedflat.errors import UserError, mention, near_miss
+from fedflat.errors import UserError, mention, near_miss, shorten
 
 MAX_CATEGORIES = 1000  # of one column; more are taken for a mistake, such as a column of names
 MANY_NUMBERS = 100  # more different whole numbers in a target may be classes or not
@@ -152,7 +152,7 @@ def _read_columns(path: Path) -> Columns:
 
 def _list(names: Iterable[str]) -> str:
     shown = list(names)
-    return ", ".join(shown[:12]) + (", …" if len(shown) > 12 else "")
+    return ", ".join(map(shorten, shown[:12])) + (", …" if len(shown) > 12 else "")
 
 
 def _listed_names(names: Sequence[str], columns: Columns) -> tuple[str, ...]:
@@ -205,8 +205,9 @@ def _check_hidden_numbers(path: Path, name: str, words: np.ndarray) -> None:
     others = [row for row, word in enumerate(words, 1) if not _is_number(word)]
     if 10 * len(others) <= len(words) and len(np.unique(words)) > MANY_WORDS_OF_NUMBERS:
         row = others[0] if others else 1
-        problem = f"column '{name}' has numbers as text, and '{words[row - 1]}' in row {row}; write plain numbers"
-        raise UserError(None, path, f"{problem} such as 82.5 and fill in what is missing, or leave the column out")
+        problem = f"column '{name}' has numbers as text, and '{shorten(words[row - 1])}' in row {row}"
+        advice = "write plain numbers such as 82.5 and fill in what is missing, or leave the column out"
+        raise UserError(None, path, f"{problem}; {advice}")
 
 
 def _is_number(word: str) -> bool:

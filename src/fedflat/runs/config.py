@@ -20,7 +20,7 @@ from fedflat.core.method import Method
 from fedflat.core.state import checksum
 from fedflat.data.client_files import with_checksum
 from fedflat.data.dataset import Dataset, dataset_tensors
-from fedflat.errors import UserError, mention, near_miss
+from fedflat.errors import UserError, mention, near_miss, shorten
 from fedflat.methods import METHODS
 from fedflat.options import value_words
 from fedflat.own_code import absolute_own_code, is_own_code, short_own_code
@@ -76,7 +76,8 @@ class _Loader(yaml.SafeLoader):
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
         times = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
         for key in (key for key, count in times.items() if count > 1):
-            raise yaml.constructor.ConstructorError(None, None, f"the key '{key}' appears twice", node.start_mark)
+            problem = f"the key '{shorten(key)}' appears twice"
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
         return super().construct_mapping(node, deep)
 
 
@@ -94,7 +95,7 @@ def parse_yaml(text: str) -> Any:
         return yaml.load(text, _Loader)
     except Exception as error:
         raise ValueError(
-            f"{error}" if isinstance(error, yaml.YAMLError) else f"a value cannot be read: {error}"
+            f"{error}" if isinstance(error, yaml.YAMLError) else f"a value cannot be read: {shorten(error)}"
         ) from None
 
 
