@@ -91,6 +91,13 @@ def test_nothing_to_resume(tmp_path: Path, capsys) -> None:
     assert capsys.readouterr().err == f"{tmp_path / 'new'}: nothing to resume, starting\n"
 
 
+def test_nothing_to_resume_and_no_method_to_start(tmp_path: Path, capsys) -> None:
+    """A mistyped folder does not train the default method."""
+    assert main(["run", "--out", str(tmp_path / "typo"), "--resume"]) == 2
+    assert capsys.readouterr().err.startswith(f"fedflat: --out {tmp_path / 'typo'}: holds no run to continue; ")
+    assert not (tmp_path / "typo").exists()
+
+
 @pytest.mark.parametrize("stopped", [None, 3], ids=["complete", "interrupted"])
 def test_more_rounds_are_those_of_a_longer_run(copied: Path, stopped: int | None, tmp_path: Path, capsys) -> None:
     longer, extended = replace(TINY, rounds=7), copied

@@ -117,6 +117,8 @@ def run_command(words: list[str]) -> None:
     if not names and not _has_flag(flags, "--config", "--resume", "--help", "-h"):
         example = "name a method first, for example fedflat run fedsol"
         raise UserError(None, "run", f"{example}; methods are {', '.join(METHODS)}")
+    if not names and not _has_flag(flags, "--config", "--help", "-h"):
+        _check_continues(_flag_value(flags, "--out"))
     about = f"Train one method: {', '.join(METHODS)}. fedflat run METHOD --help shows its own flags as well."
     experiment, files = parse_experiment(names[0] if names else None, flags, RunFiles, "run METHOD", about, [""])
     label = short_own_code(names[0] if names else METHODS.name_of(type(experiment.method)))
@@ -125,6 +127,13 @@ def run_command(words: list[str]) -> None:
         result = train_with_bar(experiment, out, label, files)
         if leads:
             _print_and_report([(label, result)], [out], out / "report.html", files.target)
+
+
+def _check_continues(out: str) -> None:
+    """Raise UserError if no run in the folder of --out says which method a resumed run without a name is of."""
+    if out and not (Path(out) / "config.yaml").exists():
+        start = f"fedflat run fedsol --out {shlex.quote(out)}"
+        raise UserError("out", out, f"holds no run to continue; to start one, name its method: {start}")
 
 
 def parse_experiment(
