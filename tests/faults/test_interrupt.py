@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from safetensors.torch import load_file
 
 import fedflat as ff
 from fedflat.cli import main
-from fedflat.runs import training
+from fedflat.runs import train_together, training
 
 SMALL = {"rounds": 4, "clients": 4, "cohort": 2, "partition": "iid", "model": "mlp", "local_epochs": 1}
 EXPERIMENT = ff.Experiment(method=ff.SCAFFOLD(), engine="sequential", checkpoint_every=100, **SMALL)
@@ -29,16 +30,17 @@ WORDS = shlex.split(
 def _the_handler_stays() -> Iterator[None]:
     yield
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler, "a run leaves the handler as it was"
+    assert signal.getsignal(signal.SIGTERM) is signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
 
 
-def press(times: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def press(times: int, monkeypatch: pytest.MonkeyPatch, number: signal.Signals = signal.SIGINT) -> None:
     """Press Ctrl-C in the middle of the second round: clients have trained, the server is not updated yet."""
     update, calls = training.update_servers, []
 
     def interrupted(*args: object) -> None:
         calls.append(args)
         for _ in range(times if len(calls) == 2 else 0):
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(number)
         update(*args)  # type: ignore[arg-type]
 
     monkeypatch.setattr(training, "update_servers", interrupted)
@@ -65,6 +67,22 @@ def test_a_second_one_ends_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     with pytest.raises(KeyboardInterrupt):
         ff.run(EXPERIMENT, tmp_path / "run")
     assert not (tmp_path / "run" / "checkpoint" / "state.safetensors").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_experiments_side_by_side_are_saved(
+    number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So `reproduce` saves the round under way like `sweep` and `tune`."""
+    experiments = [replace(EXPERIMENT, partition_seed=seed) for seed in (0, 1)]
+    folders = [tmp_path / name for name in ("one", "other")]
+    with monkeypatch.context() as patch:
+        press(1, patch, number)  # at the second experiment's update
+        with pytest.raises(KeyboardInterrupt):
+            train_together.run_together(experiments, folders)
+    assert [state(folder)["counters"][0] for folder in folders] == [1, 1]
+    resumed = train_together.run_together(experiments, folders, resume=True)
+    assert [result.rounds for result in resumed] == [4, 4]
 
 
 def test_a_run_that_ignores_hang_ups_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,6 +148,13 @@ def test_the_message_fits_the_command(
     assert "--resume" not in err
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_outside_of_training(number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    monkeypatch.setattr("fedflat.cli.personalise.print_personalised", lambda *_: signal.raise_signal(number))
+    assert main(["personalise", str(tmp_path)]) == 143
+    assert capsys.readouterr().err == "fedflat: interrupted; nothing was written\n"
+
+
 def test_the_command_that_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     """It is printed for runs without --out and for comparisons too."""
     monkeypatch.chdir(tmp_path)
@@ -142,6 +167,19 @@ def test_the_command_that_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert f"--out {out.relative_to(tmp_path)} --resume" in command
         assert main(shlex.split(command)) == 0
         assert list(out.rglob("fedsol*/result.json")) or (out / "result.json").exists()
+
+
+def test_the_command_that_continues_a_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    """It trains as many points side by side as before, in no more memory."""
+    out = tmp_path / "sweep"
+    words = ["sweep", "fedavg", "lr=0.1,0.2", "--validation", "0.1", "--at-once", "1", "--out", str(out)]
+    with monkeypatch.context() as patch:
+        press(1, patch)
+        assert main([*words, *WORDS]) == 130
+    command = capsys.readouterr().err.rpartition("continue with: fedflat ")[2]
+    assert "--at-once 1" in command
+    assert main(shlex.split(command)) == 0
+    assert (out / "sweep.json").exists()
 
 
 def test_while_the_report_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 from fedflat.errors import NOT_SHOWN, UserError, near_miss, shorten, spelled_by
 from fedflat.files import disk_failed
+from fedflat.runs.interrupt import ended_like_ctrl_c
 
 ABOUT = "Federated learning on heterogeneous data with methods that seek flat minima."
 COMMANDS = {
@@ -78,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "OMP_WAIT_POLICY", "passive"
     )  # threads that wait sleep; where cores are busy, spinning stalls
     _replace_unknown_characters()
-    with spelled_by(flag_spelling):
+    with spelled_by(flag_spelling), ended_like_ctrl_c():
         return _run(words, debug=words != given)
 
 

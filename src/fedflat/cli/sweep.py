@@ -46,7 +46,7 @@ def sweep_command(words: list[str]) -> None:
     grid = parse_grid(experiment.method, names[1:])
     with output_folder(files, f"sweep-{names[0]}", leads=True) as out:
         folders = [out / point_name(values) for values, _ in grid_points(experiment, grid)]
-        with tell_how_to_continue(["sweep", *names], folders, out):
+        with tell_how_to_continue(["sweep", *names, "--at-once", str(files.at_once)], folders, out):
             points = _sweep_with_bar(experiment, grid, out, files)
     print_sweep(points)
     if points[0].result.diverged_seeds:

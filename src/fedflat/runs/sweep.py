@@ -25,7 +25,6 @@ from fedflat.runs.build import build_run
 from fedflat.runs.callbacks import check_callbacks
 from fedflat.runs.experiment import Experiment, Setting
 from fedflat.runs.folder import write_atomically
-from fedflat.runs.interrupt import InterruptAfterRound, Interrupted
 from fedflat.runs.read import finished_result
 from fedflat.runs.result import Result, finite_or_none
 from fedflat.runs.train import Watcher
@@ -102,23 +101,20 @@ def sweep(
         each.check()
     folders = None if out is None else [Path(out) / point_name(values) for values, _ in points]
     results = _stored_results(experiments, folders, resume) if folders else {}
-    with InterruptAfterRound(active=out is not None) as interrupt:
-        for group in group_experiments(experiments, at_once):
-            done, left = len(results), [n for n in group if n not in results]
-            if not left:
-                continue
+    for group in group_experiments(experiments, at_once):
+        done, left = len(results), [n for n in group if n not in results]
+        if not left:
+            continue
 
-            def watch_group(round: int, rows: list[dict[str, Any]], done: int = done, own: int = len(left)) -> None:
-                if watch:
-                    watch(done * experiment.rounds + own * round, rows)
-                if interrupt.signal:
-                    raise Interrupted(interrupt.signal)
+        def watch_group(round: int, rows: list[dict[str, Any]], done: int = done, own: int = len(left)) -> None:
+            if watch:
+                watch(done * experiment.rounds + own * round, rows)
 
-            paths = None if folders is None else [folders[n] for n in left]
-            complete = [experiments[n] for n in group if n in results]
-            own = [own_callbacks[n] for n in left]
-            trained = run_together([experiments[n] for n in left], paths, resume, watch_group, complete, own)
-            results |= zip(left, trained, strict=True)
+        paths = None if folders is None else [folders[n] for n in left]
+        complete = [experiments[n] for n in group if n in results]
+        own = [own_callbacks[n] for n in left]
+        trained = run_together([experiments[n] for n in left], paths, resume, watch_group, complete, own)
+        results |= zip(left, trained, strict=True)
     swept = [
         SweepPoint(values, each, results[n], folders[n] if folders else None) for n, (values, each) in enumerate(points)
     ]

@@ -32,6 +32,7 @@ from fedflat.runs.config import dump_experiment, experiment_to_dict, method_to_d
 from fedflat.runs.device import choose_device
 from fedflat.runs.experiment import Experiment
 from fedflat.runs.folder import RunFolder
+from fedflat.runs.interrupt import InterruptAfterRound, Interrupted
 from fedflat.runs.result import Result
 from fedflat.runs.threads import restore_threads
 from fedflat.runs.train import Watcher, check_method
@@ -244,30 +245,34 @@ def _play(
 ) -> dict[int, str]:
     """Train round by round up to round `until`. A resumed experiment that is ahead of the others waits for them.
 
-    Where `watch` raises, as it does at a deadline, or a callback, the round is saved first.
+    Where `watch` raises, as it does at a deadline, or a callback, the round is saved first. In folders, so is the round
+    in which Ctrl-C, SIGTERM or SIGHUP comes.
 
     Returns why trainings were stopped by their callbacks, by their place.
     """
     stops = {n: stop.reason for n, runner in enumerate(runners) if (stop := runner.start())}
     began = time.perf_counter() - max(training.seconds for training in trainings)
     offsets = [0, *accumulate(len(training.built.client_rows) for training in trainings)]
-    while unfinished := [
-        n for n, each in enumerate(trainings) if not each.done and each.round < until and n not in stops
-    ]:
-        round = min(trainings[n].round for n in unfinished)
-        current = [n for n in unfinished if trainings[n].round == round]
-        _play_round([trainings[n] for n in current], [offsets[n] for n in current], engine)
-        for n in current:
-            trainings[n].after_round(time.perf_counter() - began)
-        try:
-            asked = [(n, runners[n].after_round()) for n in current if runners]
-            stops |= {n: stop.reason for n, stop in asked if stop}
-            watch(round + 1, trainings[current[0]].newest)
-        except BaseException:
+    with InterruptAfterRound(active=trainings[0].folder is not None) as interrupt:
+        while unfinished := [
+            n for n, each in enumerate(trainings) if not each.done and each.round < until and n not in stops
+        ]:
+            round = min(trainings[n].round for n in unfinished)
+            current = [n for n in unfinished if trainings[n].round == round]
+            _play_round([trainings[n] for n in current], [offsets[n] for n in current], engine)
             for n in current:
-                if trainings[n].folder:
-                    trainings[n].save()
-            raise
+                trainings[n].after_round(time.perf_counter() - began)
+            try:
+                asked = [(n, runners[n].after_round()) for n in current if runners]
+                stops |= {n: stop.reason for n, stop in asked if stop}
+                watch(round + 1, trainings[current[0]].newest)
+                if interrupt.signal:
+                    raise Interrupted(interrupt.signal)
+            except BaseException:
+                for n in current:
+                    if trainings[n].folder:
+                        trainings[n].save()
+                raise
     return stops
 
 

@@ -25,7 +25,6 @@ from fedflat.runs.build import build_run
 from fedflat.runs.checkpoint import trained_rounds
 from fedflat.runs.experiment import Experiment
 from fedflat.runs.folder import write_atomically
-from fedflat.runs.interrupt import InterruptAfterRound, Interrupted
 from fedflat.runs.metrics import read_metrics
 from fedflat.runs.optuna_search import propose_points
 from fedflat.runs.read import finished_result, read_trained_run
@@ -114,29 +113,22 @@ def tune(
         return trials
 
     trials = make_trials(points)
-    with InterruptAfterRound() as interrupt:
 
-        def watch_stage(round: int, rows: list[dict[str, Any]]) -> None:
-            if watch:
-                watch(round, rows)
-            if interrupt.signal:
-                raise Interrupted(interrupt.signal)
+    def first_stage(points: list[dict[str, Any]]) -> list[float]:
+        proposed, round = make_trials(points), stage_rounds(experiment, options.trials, options)[0]
+        _train_stage(round, list({t.folder: t for t in proposed}.values()), options.at_once, watch)
+        return [_score(_value_at(trial, round, metric), metric) for trial in proposed]
 
-        def first_stage(points: list[dict[str, Any]]) -> list[float]:
-            proposed, round = make_trials(points), stage_rounds(experiment, options.trials, options)[0]
-            _train_stage(round, list({t.folder: t for t in proposed}.values()), options.at_once, watch_stage)
-            return [_score(_value_at(trial, round, metric), metric) for trial in proposed]
-
-        if options.sampler == "optuna":
-            points = propose_points(space, options, first_stage)
-            trials = make_trials(list({point_name(point): point for point in points}.values()))
-        alive = list(range(len(trials)))
-        for round in stage_rounds(experiment, len(trials), options):
-            _train_stage(round, [trials[n] for n in alive], options.at_once, watch_stage)
-            for n in alive:
-                trials[n] = trials[n]._replace(rounds=round, value=_value_at(trials[n], round, metric))
-            ranked = sorted(alive, key=lambda n: -_score(trials[n].value, metric))
-            alive = ranked[: max(1, math.ceil(options.keep * len(ranked)))]
+    if options.sampler == "optuna":
+        points = propose_points(space, options, first_stage)
+        trials = make_trials(list({point_name(point): point for point in points}.values()))
+    alive = list(range(len(trials)))
+    for round in stage_rounds(experiment, len(trials), options):
+        _train_stage(round, [trials[n] for n in alive], options.at_once, watch)
+        for n in alive:
+            trials[n] = trials[n]._replace(rounds=round, value=_value_at(trials[n], round, metric))
+        ranked = sorted(alive, key=lambda n: -_score(trials[n].value, metric))
+        alive = ranked[: max(1, math.ceil(options.keep * len(ranked)))]
     trials = sorted(trials, key=lambda trial: (-trial.rounds, -_score(trial.value, metric)))
     result = TuneResult(trials, [] if trials[0].value is None else evaluate_on_test_set(trials[0]), metric)
     write_atomically(Path(out) / "tune.json", json.dumps(_summary(result), indent=1))
@@ -159,7 +151,7 @@ def stage_rounds(experiment: Experiment, trials: int, options: SearchOptions) ->
     return sorted(set(rounds))
 
 
-def _train_stage(round: int, trials: Sequence[TuneTrial], at_once: int, watch: Watcher) -> None:
+def _train_stage(round: int, trials: Sequence[TuneTrial], at_once: int, watch: Watcher | None) -> None:
     """Train trials up to a round, in the same groups whether or not some of them are there already."""
     experiments = [trial.experiment for trial in trials]
     for group in group_experiments(experiments, at_once):
