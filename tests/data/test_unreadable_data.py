@@ -61,6 +61,29 @@ def test_pipes_and_devices_among_images(kind: str, name: str, tmp_path: Path, ca
     refused(f"folder:{folder}", "is not a regular file", tmp_path, capsys)
 
 
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_pipes_and_devices_among_texts(kind: str, tmp_path: Path, capsys) -> None:
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "a.txt").write_text("a text of some length")
+    STRANGE[kind](tmp_path / "texts" / "b.txt")
+    refused(f"text:{tmp_path / 'texts'}", "b.txt: is not a regular file", tmp_path, capsys)
+
+
+@pytest.mark.parametrize("kind", STRANGE)
+@pytest.mark.parametrize("option", ["--availability", "--client-settings"])
+def test_pipes_and_devices_as_files_about_clients(option: str, kind: str, tmp_path: Path, capsys) -> None:
+    file = tmp_path / "clients.csv"
+    STRANGE[kind](file)
+    assert main(["run", "fedavg", option, str(file), "--resume", "--out", str(tmp_path / "run")]) == 2
+    assert f"{option} {file}: is not a regular file" in capsys.readouterr().err
+
+
+def test_a_pipe_in_place_of_a_prepared_file(tmp_path: Path, capsys) -> None:
+    (tmp_path / "cache").mkdir()
+    os.mkfifo(tmp_path / "cache" / "cifar10.safetensors")
+    refused("cifar10", "not a prepared data set (not a regular file)", tmp_path, capsys)
+
+
 def test_a_pipe_among_published_files(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "train-images-idx3-ubyte")
     os.mkfifo(tmp_path / "train-labels-idx1-ubyte")

@@ -98,7 +98,11 @@ def with_checksum(path: str) -> str:
 
 
 def _file(path: str) -> Path:
-    return Path(_CHECKSUM.sub("", path)).expanduser()
+    """The file without its checksum; OSError if it is a pipe or a device, which could be read for ever."""
+    file = Path(_CHECKSUM.sub("", path)).expanduser()
+    if file.exists() and not file.is_file():
+        raise OSError("is not a regular file, but a folder, a pipe, a socket or a device")
+    return file
 
 
 def _read_text(option: str, path: str) -> str:

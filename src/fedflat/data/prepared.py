@@ -221,8 +221,10 @@ def channel_moments(histogram: np.ndarray) -> tuple[ChannelMoments, ChannelMomen
 
 @contextmanager
 def _open_prepared(path: Path) -> Iterator[Any]:
-    """Open a prepared file; UserError if it is none."""
+    """Open a prepared file; UserError if it is none, or a pipe or a device, which could be read for ever."""
     try:
+        if path.exists() and not path.is_file():
+            raise ValueError("not a regular file")
         with safe_open(path, framework="pt") as file:
             yield file
     except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:

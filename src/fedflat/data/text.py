@@ -45,7 +45,7 @@ def load_text(folder: str | Path, length: int = SEQUENCE_LENGTH, name: str | Non
     root = Path(folder).expanduser()
     if not root.is_dir():
         raise UserError(None, root, "is not a folder; give one that holds a text file for each client")
-    paths = sorted(path for path in root.iterdir() if path.is_file() and not path.name.startswith("."))
+    paths = sorted(path for path in root.iterdir() if not path.is_dir() and not path.name.startswith("."))
     if not paths:
         raise UserError(None, root, "has no files; each client's text is a file in it")
     return _windows_of_texts(name or root.name, [_read_text(path) for path in paths], length)
