@@ -11,9 +11,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from matplotlib.figure import Figure
 from safetensors.torch import load_file
 
+from fedflat.cli import main
 from fedflat.files import disk_failed, replace_file
+from fedflat.report.matplotlib_figures import _save
 from fedflat.runs.checkpoint import load_tensors, save_tensors
 from fedflat.runs.folder import RunFolder, write_atomically
 
@@ -125,6 +128,19 @@ def test_a_link_in_place_of_the_temporary_file_is_not_followed(tmp_path: Path, m
     with pytest.raises(FileExistsError):
         write_atomically(tmp_path / "result.json", "{}")
     assert victim.read_text() == "precious"
+
+
+def test_links_that_guess_the_temporary_file_of_a_picture(tmp_path: Path, monkeypatch) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("mine")
+    for name in (".toy.png.tmp", f".digits.png.{os.getpid()}", ".loss.pdf", ".loss.png"):
+        (tmp_path / name).symlink_to(precious)
+    monkeypatch.chdir(tmp_path)
+    assert main(["toy", "--out", "toy.png"]) == 0
+    assert main(["data", "show", "digits", "--out", "digits.png"]) == 0
+    _save(Figure(), tmp_path, "loss")
+    assert precious.read_text() == "mine"
+    assert {"toy.png", "digits.png", "loss.pdf", "loss.png"} <= {path.name for path in tmp_path.iterdir()}
 
 
 def test_names_of_temporary_files_differ(tmp_path: Path) -> None:

@@ -35,6 +35,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         f"run fedavg {TRAIN} --dataset folder:images --out pictures",
         "data prepare folder:images",
         "report run --out page.html",
+        "toy --out toy.png",
+        "data show digits --out digits.png",
         "analyse run --what hessian --samples 20",
         "personalise run --epochs 1 --no-alone",
     ],
@@ -48,6 +50,7 @@ def test_every_command(place: Path, words: str, monkeypatch: pytest.MonkeyPatch,
     err = capsys.readouterr().err
     assert "too large" in err
     assert err.count("fedflat: ") == 1
+    assert not [path for path in place.rglob(".*") if path.name != ".lock"], "no temporary file is left"
 
 
 def test_output_to_a_full_disk() -> None:

@@ -43,6 +43,18 @@ def test_a_group_is_claimed_by_one_process(tmp_path: Path) -> None:
     assert claim_elsewhere("one") == "True\n"
 
 
+def test_a_link_in_place_of_a_claim_empties_no_file(tmp_path: Path) -> None:
+    with claim_group(tmp_path, "one"):
+        (lock,) = tmp_path.glob("claims/*")
+    precious = tmp_path / "precious"
+    precious.write_text("mine")
+    lock.unlink()
+    lock.symlink_to(precious)
+    with claim_group(tmp_path, "one") as claimed:
+        assert claimed
+    assert precious.read_text() == "mine"
+
+
 def test_the_queue_skips_what_another_process_trains(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

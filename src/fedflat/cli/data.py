@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -22,6 +21,7 @@ from fedflat.data.prepare import prepare_dataset
 from fedflat.data.prepared import cache_folder
 from fedflat.data.tables import TableColumns
 from fedflat.errors import UserError
+from fedflat.files import replace_file
 from fedflat.options import Count, Index, NonNegative, Range
 
 _BUBBLE_CLIENTS, _BUBBLE_CLASSES = 30, 20  # up to so many, each client and class gets a bubble; columns beyond
@@ -46,9 +46,8 @@ def draw_partition(counts: np.ndarray, title: str, out: Path) -> None:
     (_draw_bubbles if few else _draw_columns)(figure, axes, counts)
     axes.set_title(f"{title}\n{(counts > 0).sum(1).mean():.2f} classes per client on average", fontsize=10)
     axes.set_xlabel("client")
-    temporary = out.with_name(f".{out.name}.{os.getpid()}")
-    figure.savefig(temporary, format="png", dpi=150)
-    os.replace(temporary, out)
+    with replace_file(out) as file:
+        figure.savefig(file, format="png", dpi=150)
 
 
 def _draw_bubbles(figure: Any, axes: Any, counts: np.ndarray) -> None:

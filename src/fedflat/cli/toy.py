@@ -10,7 +10,6 @@ FedSOL follows ∇L_local at w + ρ w / ‖w‖ and converges to (1 − ρ / ‖
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,6 +26,7 @@ from fedflat.core.method import Message, Method
 from fedflat.core.optimiser import Optimiser
 from fedflat.core.task import Batch, Task
 from fedflat.core.vectors import norm, unit
+from fedflat.files import replace_file
 from fedflat.methods.fedprox import FedProx
 from fedflat.methods.fedsol_ablation import FedSOLAblation
 
@@ -143,9 +143,8 @@ def _draw_paths(task: ToyTask, runs: list[ToyRun], out: Path) -> None:
         axes.plot(*run.fixed_point, "x", color=colour, markersize=9)
     axes.set(xlabel="u", ylabel="v", title=f"Paths of local training, δ = {DELTA:g}; × marks where each converges")
     axes.legend(loc="upper left")
-    temporary = out.with_name(f".{out.name}.tmp")
-    figure.savefig(temporary, format="png", dpi=150)
-    os.replace(temporary, out)
+    with replace_file(out) as file:
+        figure.savefig(file, format="png", dpi=150)
 
 
 def _draw_contours(axes: Any, task: ToyTask) -> None:

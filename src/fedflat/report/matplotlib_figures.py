@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from matplotlib.figure import Figure
 
 from fedflat.core.tasks import TASKS
 from fedflat.errors import UserError
+from fedflat.files import replace_file
 from fedflat.report.charts import DASHES, SYMBOLS, Chart, ChartLine, Curves, Grids
 from fedflat.report.matplotlib_axes import escape_formulas, legend_columns, run_colour, set_axes
 from fedflat.report.matplotlib_grids import draw_grids, draw_overlay, draw_surfaces
@@ -83,13 +83,12 @@ def draw_figures(charts: Sequence[Chart], folder: Path, style: str = "plain", co
 
 
 def _save(figure: Figure, folder: Path, name: str) -> None:
-    """Write a figure as PDF and PNG, each under a temporary name first."""
+    """Write a figure as PDF and PNG."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for kind in ("pdf", "png"):
-            temporary = folder / f".{name}.{kind}"
-            figure.savefig(temporary, format=kind, dpi=300)
-            os.replace(temporary, folder / f"{name}.{kind}")
+            with replace_file(folder / f"{name}.{kind}") as file:
+                figure.savefig(file, format=kind, dpi=300)
     except OSError as error:
         raise UserError("figures", folder, f"cannot be written ({error.strerror or error})") from None
 

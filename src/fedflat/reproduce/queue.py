@@ -104,7 +104,7 @@ def claim_group(runs: Path, key: str) -> Iterator[bool]:
     """
     path = runs / "claims" / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.lock"
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as file:
+    with path.open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
