@@ -91,6 +91,13 @@ def test_nothing_to_resume(tmp_path: Path, capsys) -> None:
     assert capsys.readouterr().err == f"{tmp_path / 'new'}: nothing to resume, starting\n"
 
 
+def test_the_last_of_two_folders_counts(copied: Path, tmp_path: Path, capsys) -> None:
+    """Its options are taken as well, not those of the other folder."""
+    ff.run(replace(TINY, rounds=1, lr=0.5), tmp_path / "other")
+    assert main(["run", "--resume", "--out", str(tmp_path / "other"), "--out", str(copied)]) == 0
+    assert f"results in {copied}" in capsys.readouterr().out
+
+
 def test_nothing_to_resume_and_no_method_to_start(tmp_path: Path, capsys) -> None:
     """A mistyped folder does not train the default method."""
     assert main(["run", "--out", str(tmp_path / "typo"), "--resume"]) == 2

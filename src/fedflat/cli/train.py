@@ -278,8 +278,8 @@ def _has_flag(words: Iterable[str], *flags: str) -> bool:
 
 
 def _flag_value(flags: Sequence[str], name: str) -> str:
-    """The value of a flag, '' if it is not given."""
-    for word, value in pairwise([*flags, ""]):
+    """The value of a flag, '' if it is not given; the last one counts, as for every option."""
+    for word, value in reversed([*pairwise([*flags, ""])]):
         if word == name or word.startswith(f"{name}="):
             return value if word == name else word.removeprefix(f"{name}=")
     return ""
