@@ -109,7 +109,7 @@ ANALYSES = get_type_hints(AnalysisSettings)["what"]  # the names that fedflat an
 HUGE = str(Range(1, 10**9)).removeprefix("must be ")  # an upper bound that only catches slips
 
 
-class _OptionsFoundError(BaseException):
+class _OptionsFoundError(SystemExit):
     """Raised in place of parsing, with the options that a command asks tyro for."""
 
 

@@ -30,6 +30,8 @@ class SweepFiles(OutputFiles):
 
     out: Path | None = None
     """Folder for a run folder of each point; runs/sweep-METHOD-DATE-TIME unless given."""
+    resume: bool = False
+    """Continue the sweep in the folder of --out, with the same options given again; more rounds or points extend it."""
     at_once: Count = AT_ONCE
     """Points that are trained side by side; fewer need less memory."""
 

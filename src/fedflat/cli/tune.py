@@ -31,6 +31,8 @@ class TuneFiles(SearchOptions, OutputFiles):
 
     out: Path | None = None
     """Folder for a run folder of each trial; runs/tune-METHOD-DATE-TIME unless given."""
+    resume: bool = False
+    """Continue the search in the folder of --out, with the same options given again."""
     space: tuple[str, ...] = ()
     """Options to search: NAME=LOW..HIGH, NAME=LOW..HIGH:log or NAME=VALUE,VALUE,..."""
 
