@@ -178,6 +178,13 @@ def test_wrong_folders_are_refused(tmp_path):
         personalise(tmp_path)
 
 
+def test_a_folder_of_several_runs_names_one(tmp_path, folder):
+    shutil.copytree(folder, tmp_path / "both" / "one")
+    shutil.copytree(folder, tmp_path / "both" / "two")
+    with pytest.raises(UserError, match=f"is a folder of runs; name one of them, such as {tmp_path / 'both' / 'one'}"):
+        personalise(tmp_path / "both")
+
+
 def test_a_damaged_checkpoint_is_refused(tmp_path, folder):
     copy = shutil.copytree(folder, tmp_path / "copy")
     path = copy / "checkpoint" / "state.safetensors"

@@ -223,6 +223,13 @@ def read_experiment(folder: Path) -> Experiment:
         raise UserError(None, path, error.problem) from None
 
 
+def _what_to_name(folder: Path) -> str:
+    """Return why a folder is no run that has trained: it holds the runs of a comparison or a sweep, or none."""
+    if runs := sorted(str(path.parent) for path in folder.glob("*/config.yaml")):
+        return f"is a folder of runs; name one of them, such as {runs[0]}"
+    return f"holds no run that has trained; train one with fedflat run METHOD --out {folder}"
+
+
 def read_trained_run(folder: Path, experiment: Experiment | None = None, advice: str = "") -> TrainedRun:
     """Read a run and the models of its last checkpoint; raise UserError if that is not possible.
 
@@ -237,7 +244,7 @@ def read_trained_run(folder: Path, experiment: Experiment | None = None, advice:
     check_run_files(folder)
     complete = (folder / "result.json").exists()
     if not complete and not has_training(folder):
-        raise _run_error(folder, f"holds no run that has trained; train one with fedflat run METHOD --out {folder}")
+        raise _run_error(folder, _what_to_name(folder))
     experiment = read_experiment(folder) if experiment is None else experiment
     experiment.check_named(advice)
     tensors = _read_checkpoint(folder, experiment, () if complete else MAY_GROW)
