@@ -243,7 +243,7 @@ def test_stop_at_accuracy_waits_for_every_seed() -> None:
     assert ff.StopAtAccuracy(0.8).on_evaluation(view) == Stop("accuracy 0.8")  # type: ignore[arg-type]
     view.experiment = replace(SMALL, seeds=(0, 1))
     assert ff.StopAtAccuracy(0.8).on_evaluation(view) is None  # type: ignore[arg-type]
-    with pytest.raises(ff.UserError, match=r"stop_at_accuracy=80.*: must be between 0 and 1: the metric is accuracy"):
+    with pytest.raises(ff.UserError, match=r"^stop_at_accuracy=80.*: must be between 0 and 1: the metric is accuracy"):
         ff.run(SMALL, callbacks=[ff.StopAtAccuracy(80)])
 
 

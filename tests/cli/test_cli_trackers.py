@@ -42,7 +42,7 @@ def test_a_run_ends_at_an_accuracy(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "rounds to 30" in printed
     assert json.loads((tmp_path / "run" / "result.json").read_text())["stopped"] == "StopAtAccuracy: accuracy 0.1"
     assert main(["run", "fedavg", *SMALL, "--stop-at-accuracy", "80"]) == 2
-    assert "--stop-at-accuracy 80.0: must be between 0 and 1" in capsys.readouterr().err
+    assert capsys.readouterr().err.startswith("fedflat: --stop-at-accuracy 80.0: must be between 0 and 1")
 
 
 def test_events_are_written_while_a_run_trains(tmp_path: Path) -> None:

@@ -205,8 +205,9 @@ def _call_one(callback: Any, event: str, view: TrainingView) -> tuple[Stop | Non
         if wish is not None and not isinstance(wish, Stop):
             raise TypeError(f"must return fedflat.STOP or nothing, returned {shorten(repr(wish))}")
     except Exception as error:
-        problem = error if isinstance(error, UserError) else f"{type(error).__name__}: {shorten(error)}"
-        failure = CallbackError(None, where, problem)
+        failure = CallbackError(None, where, f"{type(error).__name__}: {shorten(error)}")
+        if isinstance(error, UserError):  # it says itself what is wrong
+            failure = CallbackError(error.option, error.value, error.problem)
         failure.__cause__ = error
         return None, failure
     return (Stop(f"{name}: {wish.reason or f'in {event} of round {view.round}'}") if wish else None), None
