@@ -155,6 +155,15 @@ def test_outside_of_training(number: signal.Signals, tmp_path: Path, monkeypatch
     assert capsys.readouterr().err == "fedflat: interrupted; nothing was written\n"
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_command_saves_the_round_under_way(
+    number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    press(1, monkeypatch, number)
+    assert main(["run", "fedavg", *WORDS, "--out", str(tmp_path / "run")]) == 143
+    assert state(tmp_path / "run")["counters"][0] == 2
+
+
 def test_the_command_that_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     """It is printed for runs without --out and for comparisons too."""
     monkeypatch.chdir(tmp_path)
