@@ -216,6 +216,7 @@ class Nodes:
         self.node_of: dict[int, int] = {}  # client → node
         self._answered: dict[int, str] = {}  # node that has answered the query → its activation time then
         self._claims: dict[int, int] = {}  # node → the client that it claims to be, even if a newer node counts
+        self._heavy: set[int] = set()  # clients of which was warned that they outweigh all others
 
     def name(self, client: int) -> str:
         """Return a client and its node, for messages."""
@@ -257,6 +258,7 @@ class Nodes:
             self._register(node, content)
         for node, reason in failures.items():
             self.log.node_rejected(node, reason)
+        self._warn_of_heavy_client()
 
     def _register(self, node: int, content: RecordDict) -> None:
         """Assign a node to the client that it claims to be; of two nodes the one activated last counts."""
@@ -271,18 +273,19 @@ class Nodes:
             self.log.node_replaced(client, older, newer)
         if newer == node:
             self.node_of[client] = node
-            self._declare(client, info.examples)
+            if not self.examples[client]:
+                self.examples[client] = info.examples
+                self.log.examples_declared(client, info.examples)
             self.log.info(f"{self.name(client)}: connected, {info.examples} examples")
 
-    def _declare(self, client: int, examples: int) -> None:
-        """Store what a client declares for the first time; warn if it would outweigh all others together."""
-        if self.examples[client]:
+    def _warn_of_heavy_client(self) -> None:
+        """Warn once of a client that would outweigh all others together, whichever of them declared first."""
+        most = max(self.examples)
+        others, client = sum(self.examples) - most, self.examples.index(most)
+        if most <= others or client in self._heavy or sum(map(bool, self.examples)) < 3:
             return
-        self.examples[client] = examples
-        self.log.examples_declared(client, examples)
-        others = [number for other, number in enumerate(self.examples) if other != client and number]
-        if len(others) > 1 and examples > sum(others):
-            self.log.warn(f"{self.name(client)}: declares {examples} examples, all others together {sum(others)}")
+        self._heavy.add(client)
+        self.log.warn(f"{self.name(client)}: declares {most} examples, all others together {others}")
 
     def _read_info(self, content: RecordDict) -> ClientInfo:
         """Return a node's answer; raise ValueError or KeyError if it is not plausible."""
