@@ -71,6 +71,14 @@ def test_the_first_declaration_holds_for_the_whole_run(tmp_path: Path, crash_in_
     assert "it says it has 9 examples, client 2 declared 359 before; if its data have changed" in rejected["note"]
 
 
+@pytest.mark.parametrize("text", ['{"0": 359,}', "[359]", '{"0": null}', '{"zero": 359}'])
+def test_an_edited_file_of_declarations_is_refused_in_words(text: str, tmp_path: Path) -> None:
+    """A message asks operators to edit it."""
+    (tmp_path / "examples.json").write_text(text)
+    with pytest.raises(ff.UserError, match=r"examples\.json: must be numbers of examples by client"):
+        nodes.ClientLog(tmp_path / "clients.jsonl", "run")
+
+
 @pytest.mark.parametrize("client", [0, 3], ids=["first", "last"])
 def test_a_client_that_outweighs_all_others_is_noticed(
     client: int, tmp_path: Path, caplog: pytest.LogCaptureFixture

@@ -15,6 +15,7 @@ from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from fedflat.engine.rounds import CohortJob
+from fedflat.errors import UserError
 from fedflat.flower.messages import INFO_KEY, ClientInfo
 from fedflat.runs.folder import write_atomically
 from fedflat.runs.metrics import read_json_lines
@@ -116,6 +117,18 @@ def online_nodes(grid: Grid) -> dict[int, str]:
     return {node.node_id: node.last_activated_at for node in grid.get_nodes()}
 
 
+def read_declared(path: Path) -> dict[int, int]:
+    """Return the numbers of examples in examples.json, {} without the file; raise UserError if it cannot be read."""
+    if not path.exists():
+        return {}
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        return {int(client): int(examples) for client, examples in stored.items()}
+    except (ValueError, TypeError, AttributeError):
+        problem = 'must be numbers of examples by client, as {"0": 479, "1": 512}; restore it, or remove it'
+        raise UserError(None, path, f"{problem}, and clients declare anew") from None
+
+
 class ClientLog:
     """The log of which clients took part, which did not and why: clients.jsonl and Flower's log.
 
@@ -131,8 +144,7 @@ class ClientLog:
         write_atomically(path, "".join(json.dumps(row) + "\n" for row in read_json_lines(path)))
         self.logger = logging.getLogger("flwr")
         self._examples_path = path.with_name("examples.json")
-        stored = json.loads(self._examples_path.read_text()) if self._examples_path.exists() else {}
-        self.declared = {int(client): int(examples) for client, examples in stored.items()}
+        self.declared = read_declared(self._examples_path)
 
     def info(self, text: str) -> None:
         """Write a line to Flower's log only."""
