@@ -207,6 +207,7 @@ def test_a_node_assembles_its_data_once(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_own_files_that_change_are_read_again(tmp_path: Path) -> None:
+    """And the copy of the old samples is removed: one of them may have been withdrawn."""
     x, y = np.zeros((8, 1, 8, 8), np.uint8), np.arange(8)
     counts = []
     for samples in (8, 6):
@@ -217,3 +218,4 @@ def test_own_files_that_change_are_read_again(tmp_path: Path) -> None:
         federate(grid, dataclasses.replace(EVERYBODY, rounds=1), out)
         counts += [row["examples"] for row in rows(out) if row.get("client") == 0]
     assert counts == [8, 6]
+    assert len([*(tmp_path / "states").glob("data-0-*")]) == 1

@@ -76,6 +76,8 @@ def client_samples(experiment: Experiment, node_config: NodeConfig, request: Tra
     dataset = _own_data(source, request, experiment) if own else _part_of_run(experiment, client)
     if path:
         path.parent.mkdir(parents=True, exist_ok=True)
+        for old in path.parent.glob(f"data-{client}-*.safetensors"):
+            old.unlink(missing_ok=True)  # also samples that the client has removed since
         augment = torch.tensor([float(v) for v in dataset.augment])
         save_tensors(path, {**name_inputs(dataset.x), "y": dataset.y, "augment": augment})
     return _dataset(dataset.x, dataset.y, dataset.augment, request)
