@@ -13,6 +13,8 @@ from scipy.stats import norm
 import fedflat as ff
 from fedflat.engine.participation import choose_cohort
 from fedflat.methods.differential_privacy import privacy_spent
+from fedflat.runs.build import build_participation
+from fedflat.runs.result import privacy_of_simulation
 
 ALL_TEN = [list(range(10))] * 6
 
@@ -68,6 +70,18 @@ def test_sampling_helps_and_is_bounded_by_known_cohorts(poisson: int | None) -> 
 def test_two_exchanges_are_two_uses() -> None:
     two = epsilon(ff.Private(noise=10.0, inner=ff.NaiveFedGloSS()), ALL_TEN[:3], 10)
     assert two == pytest.approx(epsilon(ff.Private(noise=10.0), ALL_TEN, 10))
+
+
+def test_the_worst_seed_counts_also_where_cohorts_are_known() -> None:
+    """The ε of secret cohorts is that of all seeds alike."""
+    method = ff.Private(noise=4.0)
+    who = build_participation(ff.Experiment(method=method, clients=20, cohort=5), [30] * 20)
+    alone = [privacy_of_simulation(method, [seed], 15, who) for seed in range(4)]
+    known = [each["epsilon_known_cohorts"] for each in alone if each]
+    assert known[0] < max(known)
+    together = privacy_of_simulation(method, range(4), 15, who)
+    assert together
+    assert together["epsilon_known_cohorts"] == max(known)
 
 
 def test_bookkeeping_tells_who_took_part_so_sampling_does_not_help() -> None:
