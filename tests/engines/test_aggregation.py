@@ -151,6 +151,14 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "cuts nothing": ({"aggregate": "trimmed:0.1"}, "needs a cohort of at least 10; cohort is 5"),
     "too many attackers": ({"aggregate": "krum:2"}, "needs a cohort of at least 7; cohort is 5"),
     "median of two": ({"aggregate": "median", "cohort": 2}, "needs a cohort of at least 3; cohort is 2"),
+    "groups of three": (
+        {"aggregate": "trimmed:0.25", "clients": 10, "cohort": 4, "sampling": "cyclic"},
+        'needs a cohort of at least 4; the smallest with sampling="cyclic" has 3',
+    ),
+    "median norm of two": (
+        {"clip_replies": "2x", "cohort": 2},
+        'clip_replies="2x": needs a cohort of at least 3; cohort is 2',
+    ),
     "no multiple": ({"clip_replies": "2y"}, 'clip_replies="2y": must be a number more than 0, or a multiple'),
     "negative": ({"clip_replies": -1.0}, "clip_replies=-1.0: must be more than 0 and finite"),
     "private and Poisson": (

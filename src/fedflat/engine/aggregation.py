@@ -28,6 +28,9 @@ from fedflat.errors import UserError, mention
 RULES = "must be mean, median, trimmed:SHARE (cut at each end, below 0.5) or krum:NUMBER (of attackers)"
 
 
+FEWEST_NORMS = 3  # the median of one or two norms follows a single long reply
+
+
 class ClipBound(NamedTuple):
     """The largest norm of a reply: `value` itself, or `value` times the median norm of the cohort's replies."""
 
@@ -165,17 +168,21 @@ def parse_aggregation(clip_replies: float | str | None, aggregate: str, bookkeep
     return Aggregation(_parse_clip(clip_replies), rule, share, int(attackers), bookkeeping)
 
 
-def check_cohort_suffices(aggregation: Aggregation, aggregate: str, cohort: int) -> None:
-    """Raise UserError if a rule would be the mean of a cohort of this size, or undefined.
+def check_cohort_suffices(aggregation: Aggregation, aggregate: str, cohort: int, why: str = "") -> None:
+    """Raise UserError if a rule would be the mean of a cohort of this size, or undefined, or a clip bounds nothing.
 
     Args:
         aggregation: the rule.
         aggregate: the option that describes it.
-        cohort: clients per round.
+        cohort: clients in the smallest round.
+        why: where rounds may have fewer than the option `cohort`, what the end of the message says about it.
     """
+    why = why or f"{mention('cohort')} is {cohort}"
     if cohort < aggregation.fewest_replies:
-        problem = f"needs a cohort of at least {aggregation.fewest_replies}; {mention('cohort')} is {cohort}"
-        raise UserError("aggregate", aggregate, problem)
+        raise UserError("aggregate", aggregate, f"needs a cohort of at least {aggregation.fewest_replies}; {why}")
+    clip = aggregation.clip
+    if clip and clip.of_median and cohort < FEWEST_NORMS:
+        raise UserError("clip_replies", f"{clip.value:g}x", f"needs a cohort of at least {FEWEST_NORMS}; {why}")
 
 
 def _parse_clip(option: float | str | None) -> ClipBound | None:

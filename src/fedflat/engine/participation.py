@@ -104,6 +104,12 @@ class Participation:
         return self.size if self.sampling == "poisson" else None
 
     @property
+    def smallest_size(self) -> int:
+        """The number of clients that are chosen at least, where all are available; the mean under Poisson sampling."""
+        groups = -(-self.population // self.size)
+        return self.population // groups if self.sampling in ("cyclic", "round-robin") else self.size
+
+    @property
     def largest_size(self) -> int:
         """The number of clients that a round has at most.
 

@@ -98,8 +98,7 @@ def build_run(
         every_client, held_out = client_rows, frozenset()
     evaluated = evaluated_clients(dataset, partition_name(experiment, dataset) == "natural", every_client, held_out)
     participation = build_participation(experiment, [len(rows) for rows in client_rows])
-    size = cohort_size(experiment.cohort, len(client_rows))
-    check_cohort_suffices(experiment.aggregation(), experiment.aggregate, size)
+    _check_aggregation(experiment, participation)
     dataset = fit_targets(dataset, find_task_class(experiment, dataset))
     dataset = _flip_attackers_labels(experiment, dataset, client_rows)
     client_data = _build_batches(experiment, dataset, client_rows, participation)
@@ -109,6 +108,14 @@ def build_run(
     task = _choose_layout(task, client_data)
     method = _with_norm_statistics(experiment, task, starts[0])
     return BuiltRun(dataset, client_rows, client_data, task, starts, participation, evaluated, method)
+
+
+def _check_aggregation(experiment: Experiment, participation: Participation) -> None:
+    """Raise UserError if the smallest cohort does not suffice for how replies are averaged."""
+    size = participation.smallest_size
+    smaller = f"the smallest with {mention('sampling', experiment.sampling)} has {size}"
+    why = smaller if size < participation.size else ""
+    check_cohort_suffices(experiment.aggregation(), experiment.aggregate, size, why)
 
 
 def _flip_attackers_labels(experiment: Experiment, dataset: Dataset, client_rows: list[np.ndarray]) -> Dataset:
