@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 from loopback import EXPERIMENT, Loopback, federate, run_server_app
@@ -36,6 +37,23 @@ def test_weighted_sampling_is_refused(tmp_path: Path) -> None:
     experiment = dataclasses.replace(EXPERIMENT, sampling="weighted")
     with pytest.raises(RunConfigError, match="sampling weighted: a federation learns the sizes"):
         run_server_app(Loopback(experiment), experiment, tmp_path / "run")
+
+
+SMALL_ROUNDS = {
+    "replies": ({}, {"federation.min_replies": 2}, "federation.min_replies 2: must be at most 1: with these options"),
+    "rule": ({"aggregate": "median"}, {}, "aggregate median: needs a cohort of at least 3; with these options a round"),
+}
+
+
+@pytest.mark.parametrize(("changes", "options", "message"), SMALL_ROUNDS.values(), ids=SMALL_ROUNDS)
+@pytest.mark.usefixtures("tracebacks")
+def test_more_replies_than_a_round_may_ask_are_refused(
+    changes: dict[str, Any], options: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    """Such a round would be repeated forever, since the draw of a round is always the same."""
+    experiment = dataclasses.replace(EXPERIMENT, sampling="poisson", **changes)
+    with pytest.raises(RunConfigError, match=message):
+        run_server_app(Loopback(experiment), experiment, tmp_path / "run", **options)
 
 
 @pytest.mark.parametrize(("option", "value"), [("sampling", "poisson"), ("dropout_rate", 0.1)])

@@ -8,10 +8,11 @@ rounds, method.name, method.inner.rho, federation.round_timeout. Flower has neit
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
-from fedflat.engine.participation import FIXED_SIZE, cohort_size
+from fedflat.engine.aggregation import check_cohort_suffices
+from fedflat.engine.participation import FIXED_SIZE, Participation, cohort_size
 from fedflat.errors import NOT_SHOWN, Spelling, UserError, mention, near_miss, shorten
 from fedflat.methods.compression import find_compressed
 from fedflat.options import Count, Index, Positive, check, value_words
@@ -171,18 +172,22 @@ def _nest(flat: Mapping[str, ConfigValue]) -> dict[str, Any]:
     return values
 
 
-def check_reachable(federation: FederationOptions, cohort: int, clients: int) -> None:
-    """Raise UserError if a round would wait for more nodes or replies than there can be.
+def check_reachable(experiment: Experiment, federation: FederationOptions, who: Participation) -> None:
+    """Raise UserError if a round would wait for more nodes or replies than there can be: it would be repeated forever.
 
     Args:
+        experiment: what is trained.
         federation: the options to check.
-        cohort: clients that are asked in each round.
-        clients: clients in the whole federation.
+        who: who takes part.
     """
-    if federation.min_nodes and federation.min_nodes > clients:
-        raise UserError("min_nodes", federation.min_nodes, f"must be at most the number of clients, {clients}")
-    if federation.min_replies > cohort:
-        raise UserError("min_replies", federation.min_replies, f"must be at most the cohort, {cohort}")
+    if federation.min_nodes and federation.min_nodes > who.population:
+        raise UserError("min_nodes", federation.min_nodes, f"must be at most the number of clients, {who.population}")
+    varies = who.sampling == "poisson" or who.availability is not None or who.loses_replies
+    fewest, why = (1 if varies else who.smallest_size), "with these options a round may ask one client alone"
+    if federation.min_replies > fewest:
+        problem = f"must be at most 1: {why}" if varies else f"must be at most the cohort, {fewest}"
+        raise UserError("min_replies", federation.min_replies, problem)
+    check_cohort_suffices(replace(experiment.aggregation(), clip=None), experiment.aggregate, fewest, why)
 
 
 def _check_secure(experiment: Experiment, federation: FederationOptions) -> None:

@@ -40,7 +40,7 @@ def serve(experiment: Experiment, federation: FederationOptions, grid: Grid) -> 
     """
     experiment = dataclasses.replace(experiment, checkpoint_every=1)
     built, path = build_server(experiment), Path(federation.out)
-    check_reachable(federation, built.participation.size, len(built.client_rows))
+    check_reachable(experiment, federation, built.participation)
     folder = RunFolder(path, dump_experiment(experiment), resume=True, data=built.dataset.fingerprint)
     try:
         log = ClientLog(path / "clients.jsonl", _run_name(path / "checkpoint" / "name"))
