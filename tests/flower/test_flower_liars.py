@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Message, RecordDict
+from flwr.app import Array, Message, RecordDict
 from loopback import EXPERIMENT, Crash, Loopback, assert_same, federate, simulate
 from test_flower_replies import CLIENT, ROUND, in_one_round, refused, rows, values
 
@@ -129,6 +129,42 @@ def test_clipped_replies_are_logged(tmp_path: Path) -> None:
     notes = {(row["round"], row["client"]): row["note"] for row in rows(tmp_path / "run") if row["note"]}
     assert notes.keys() == {(ROUND + 1, CLIENT)}
     assert notes[ROUND + 1, CLIENT].startswith("its reply is clipped, times 0.")
+
+
+def books(factor: float) -> Callable[[Message], Message]:
+    """Return a change of the scalars of a reply."""
+
+    def wrong(reply: Message) -> Message:
+        record = reply.content["reply"]
+        for name in [name for name, array in record.items() if array.numpy().ndim == 0]:
+            record[name] = Array(np.array(factor * record[name].numpy(), np.float32))
+        return reply
+
+    return wrong
+
+
+COUNTING = {
+    "fednova": (ff.FedNova(), "steps is -3, a client that was asked for 3 steps sends 3"),
+    "around it": (ff.ServerMomentum(inner=ff.FedNova()), "steps is -3, a client that was asked for 3 steps sends 3"),
+    "fedcm": (ff.FedCM(), "span is -0.15, a client that was asked for 3 steps sends 0.15"),
+}
+
+
+@pytest.mark.parametrize(("method", "reason"), COUNTING.values(), ids=COUNTING)
+def test_nobody_can_lie_about_bookkeeping(method: ff.Method, reason: str, tmp_path: Path) -> None:
+    """A negative number of steps would turn the direction of the whole round, whatever bounds the replies' norms."""
+    counting = dataclasses.replace(SHORT, method=method, clip_replies="1x")
+    state = federate(Loopback(counting, in_one_round(books(-1.0))), counting, tmp_path / "run")
+    assert_same(state, simulate(counting, {ROUND: {CLIENT}}))
+    (lie,) = [row for row in rows(tmp_path / "run") if row.get("accepted") is False]
+    assert (lie["round"], lie["client"], lie["note"]) == (ROUND + 1, CLIENT, f"its reply is refused: {reason}")
+
+
+def test_many_steps_are_no_long_reply(tmp_path: Path) -> None:
+    """With momentum 30 steps count as 210, far more than the norm of the model."""
+    counting = dataclasses.replace(SHORT, method=ff.FedNova(), local_epochs=None, local_steps=30, momentum=0.9)
+    state = federate(Loopback(counting), counting, tmp_path / "run", max_ratio=1.0)
+    assert_same(state, simulate(counting))
 
 
 @pytest.mark.parametrize("inner", [ff.FedAvg(), ff.FedNova()], ids=["fedavg", "fednova"])

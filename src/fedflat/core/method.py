@@ -120,7 +120,7 @@ class Method:
     citation: ClassVar[str] = ""  # BibTeX entry of the paper
     exchanges: ClassVar[int] = 1  # cycles of broadcast, training and update in one round, all with the same cohort
     frozen: ClassVar[str] = ""  # parameters whose names begin with this are not trained; "" trains all
-    bookkeeping: ClassVar[tuple[str, ...]] = ()  # scalars of a reply that depend on no sample, only on their number
+    bookkeeping: ClassVar[tuple[str, ...]] = ()  # scalars of a reply that depend on `Local` alone, and on no sample
 
     def init_server(self, params: Tensor) -> Any:
         """Return the server's state before the first round.

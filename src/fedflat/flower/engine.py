@@ -5,6 +5,7 @@ An invalid reply neither stops a round nor reaches the mean.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import secrets
 from collections.abc import Mapping, Sequence
@@ -14,9 +15,14 @@ import torch
 from flwr.app import RecordDict
 from torch import Tensor
 
-from fedflat.core.local_training import example_messages
+from fedflat.core.local_training import (
+    example_messages,
+    finish_local_training,
+    initial_client_state,
+    start_local_training,
+)
 from fedflat.core.method import Method
-from fedflat.core.state import pack_state, stack_states, unpack_state
+from fedflat.core.state import bookkeeping_names, pack_state, stack_states, unpack_state
 from fedflat.engine.participation import cohort_size
 from fedflat.engine.rounds import CohortJob, TrainedCohort, average_replies
 from fedflat.errors import UserError
@@ -116,14 +122,24 @@ class FlowerEngine:
         message, requests = state_to_record(job.message), self._requests(job, clients)
         contents = {c: RecordDict({"message": message, REQUEST_KEY: r.record()}) for c, r in requests.items()}
         replies, failures = self.nodes.train(contents, str(job.round + 1))
-        checked = {
-            client: validate_reply(
-                content, client, self.nodes.examples[client], requests[client], job.message.params, self.limits
-            )
-            for client, content in replies.items()
-        }
+        checked = {client: self._validate(job, client, requests[client], reply) for client, reply in replies.items()}
         self._log_replies(job, checked, failures)
         return {client: each for client, each in checked.items() if not each.problem}
+
+    def _validate(self, job: CohortJob, client: int, request: TrainRequest, content: RecordDict) -> CheckedReply:
+        declared, bookkeeping = self.nodes.examples[client], self._bookkeeping(job, request)
+        return validate_reply(content, client, declared, request, job.message.params, self.limits, bookkeeping)
+
+    def _bookkeeping(self, job: CohortJob, request: TrainRequest) -> dict[str, Tensor]:
+        """Return the bookkeeping of an honest reply by name: it follows from the request, whatever is learned."""
+        names, model = self.experiment.method.bookkeeping, job.message.params
+        if not names:
+            return {}
+        optimiser = dataclasses.replace(self.experiment, lr=request.lr).optimiser_at(job.round, model)
+        start = start_local_training(optimiser, job.message, initial_client_state(job.method, optimiser, model))
+        steps = torch.tensor(float(request.steps)).to(model)
+        reply, _ = finish_local_training(job.method, optimiser, start, job.message, steps)
+        return {name: t for name, t in pack_state(reply).items() if name in bookkeeping_names(reply, names)}
 
     def _request_secure_mean(self, job: CohortJob, clients: Sequence[int]) -> dict[int, CheckedReply]:
         """Do the same under secure aggregation; the mean takes the place of every reply that is in it."""

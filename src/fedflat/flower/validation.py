@@ -2,11 +2,13 @@
 
 A reply must answer this request (its key), be signed by the client that was asked and claim the number of examples that
 the client declared. It must have the names, shapes and types of the method's replies, and values that are finite and
-within bounds.
+within bounds. Bookkeeping must be what the server computes itself for a client that was asked for so many steps.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -18,7 +20,7 @@ from fedflat.core.vectors import norm
 from fedflat.engine.aggregation import reply_norms
 from fedflat.flower.messages import INFO_KEY, ClientInfo, TrainRequest, record_to_state
 
-ROUNDING = 1e-4  # by which a clipped reply may seem longer than the bound, because it travels in float32
+ROUNDING = 1e-4  # share by which a clipped reply may be too long, or bookkeeping differ: numbers travel in float32
 
 
 class ReplyLimits(NamedTuple):
@@ -54,7 +56,13 @@ class CheckedReply(NamedTuple):
 
 
 def validate_reply(
-    content: RecordDict, client: int, declared: int, request: TrainRequest, model: Tensor, limits: ReplyLimits
+    content: RecordDict,
+    client: int,
+    declared: int,
+    request: TrainRequest,
+    model: Tensor,
+    limits: ReplyLimits,
+    bookkeeping: Mapping[str, Tensor],
 ) -> CheckedReply:
     """Return the reply in `content`, or why it is refused.
 
@@ -65,6 +73,7 @@ def validate_reply(
         request: what it was asked.
         model: the parameters [P] that were sent.
         limits: what a reply may be.
+        bookkeeping: the tensors of an honest reply that follow from the request alone, by name.
     """
     info = length = None
     try:
@@ -76,7 +85,10 @@ def validate_reply(
         info.check_answers(request)
         _check_claims(info, client, declared)
         for name, tensor in pack_state(reply).items():
-            _check_tensor(name, tensor, limits.max_ratio * max(1.0, float(norm(model))))
+            if name in bookkeeping:
+                _check_bookkeeping(name, float(tensor), float(bookkeeping[name]), request.steps)
+            else:
+                _check_tensor(name, tensor, limits.max_ratio * max(1.0, float(norm(model))))
         if length > limits.longest * (1 + ROUNDING):
             raise ValueError(f"it has norm {length:.3g}, dpfedavg's clients send at most {limits.longest:g}")
     except ValueError as error:
@@ -89,6 +101,11 @@ def _check_claims(info: ClientInfo, client: int, declared: int) -> None:
         raise ValueError(f"it is signed by client {info.client}")
     if info.examples != declared:
         raise ValueError(f"it claims {info.examples} examples, its client declared {declared}")
+
+
+def _check_bookkeeping(name: str, claimed: float, expected: float, steps: int) -> None:
+    if not math.isclose(claimed, expected, rel_tol=ROUNDING):
+        raise ValueError(f"{name} is {claimed:g}, a client that was asked for {steps} steps sends {expected:g}")
 
 
 def _check_tensor(name: str, tensor: Tensor, limit: float) -> None:
