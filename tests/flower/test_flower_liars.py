@@ -123,6 +123,16 @@ def test_every_reply_is_logged_with_its_claim_norm_and_verdict(tmp_path: Path) -
     assert lie["norm"] == max(norms) > 1e4 * sorted(norms)[-2]
 
 
+def test_a_reply_that_is_much_longer_than_the_others_gets_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is within the bounds, and nothing else would say which client makes the accuracy fall."""
+    federate(Loopback(SHORT, in_one_round(values(lambda v: -10 * v))), SHORT, tmp_path / "run")
+    (warning,) = [r.getMessage() for r in caplog.records if "times as long" in r.getMessage()]
+    assert warning.startswith(f"round {ROUND + 1}, client {CLIENT} (node {100 + CLIENT}): its reply is ")
+    assert warning.endswith(" times as long as the median of the round; clip_replies bounds it")
+
+
 def test_clipped_replies_are_logged(tmp_path: Path) -> None:
     clipped = dataclasses.replace(SHORT, clip_replies="2x")
     federate(Loopback(clipped, in_one_round(values(lambda v: -10 * v))), clipped, tmp_path / "run")

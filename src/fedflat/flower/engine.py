@@ -23,6 +23,7 @@ from fedflat.core.local_training import (
 )
 from fedflat.core.method import Method
 from fedflat.core.state import bookkeeping_names, pack_state, stack_states, unpack_state
+from fedflat.engine.aggregation import reply_norms
 from fedflat.engine.participation import cohort_size
 from fedflat.engine.rounds import CohortJob, TrainedCohort, average_replies
 from fedflat.errors import UserError
@@ -40,6 +41,8 @@ from fedflat.flower.validation import CheckedReply, ReplyLimits, validate_reply
 from fedflat.methods.differential_privacy import find_private
 from fedflat.runs.build import BuiltRun
 from fedflat.runs.experiment import Experiment
+
+LONG_REPLY = 5.0  # times the median norm of a round, from which a reply that is not clipped gets a warning
 
 
 class LastReply(NamedTuple):
@@ -211,11 +214,20 @@ class FlowerEngine:
         return TrainedCohort(average_replies(replies, honest), torch.empty(0))
 
     def _log_average(self, job: CohortJob, clients: Sequence[int], replies: Any) -> None:
-        """Log which replies were clipped, and warn of a round with fewer replies than in a simulation."""
+        """Log which replies were clipped or are long, and warn of a round with fewer replies than in a simulation."""
         factors = job.aggregation.clip_factors(replies).tolist() if job.aggregation.clip else []
         for client, factor in zip(clients, factors, strict=False):
             if factor < 1:
                 self.log.reply_clipped(job, client, factor)
+        if not job.aggregation.clip:
+            self._warn_of_long_replies(job, clients, reply_norms(replies, self.limits.bookkeeping))
         expected = len(self.participation.replying(job.seed, job.round))
         if len(clients) < expected:
             self.log.warn(f"round {job.round + 1}: {len(clients)} replies instead of {expected}")
+
+    def _warn_of_long_replies(self, job: CohortJob, clients: Sequence[int], norms: Tensor) -> None:
+        """Warn of clients whose replies are much longer than most of the round: a mean follows them."""
+        for client, times in zip(clients, (norms / norms.median()).tolist(), strict=True):
+            if times > LONG_REPLY:
+                problem = f"its reply is {times:.3g} times as long as the median of the round"
+                self.log.warn(f"round {job.round + 1}, {self.nodes.name(client)}: {problem}; clip_replies bounds it")
