@@ -144,6 +144,10 @@ BODIES = [  # what a method does, and the line that it gets
         r"update of fedflat.Method: AttributeError: .*'delta'; override it too",
     ),
     (STEP + "  return task.grad(w, batch) * (2 if batch.x.sum() > 0 else 1), client", r"line 13 .*`if` and `while`"),
+    (
+        "bookkeeping = ('steps',)\n " + REPLY + "  return State((w - msg.params).norm()), client",
+        r"reply, line 13 .*'steps' is bookkeeping, so it must be a number that follows from `local`",
+    ),
     ("def broadcast(self, server):\n  return server.parms", r"line 13 .*AttributeError: .* no attribute 'parms'"),
 ]
 

@@ -17,7 +17,7 @@ from torch.func import vmap
 
 from fedflat.core.batch import Batch, map_batch
 from fedflat.core.method import Cohort, Local, Method
-from fedflat.core.state import pack_state, tree_map
+from fedflat.core.state import bookkeeping_names, pack_state, tree_map
 from fedflat.core.task import Task
 from fedflat.errors import UserError, mention
 from fedflat.own_code import explain_own_errors, name_error, where_in_file
@@ -142,6 +142,13 @@ class _Checker:
                     raise self.error(name, f"{what} must keep its names, shapes and types: {change}")
         return value
 
+    def bookkeeping(self, reply: Any, untrained: Any) -> None:
+        """Refuse bookkeeping that could tell of samples: it is neither clipped nor gets noise."""
+        sent, plain = pack_state(reply), pack_state(untrained)
+        for name in bookkeeping_names(reply, self.method.bookkeeping):
+            if sent[name].numel() != 1 or not torch.equal(sent[name], plain[name]):
+                raise self.error("reply", f"'{name}' is bookkeeping, so it must be a number that follows from `local`")
+
     def error(self, name: str, problem: str) -> UserError:
         """The error about a function, with its place."""
         function = getattr(type(self.method), name)
@@ -170,6 +177,7 @@ def _play_round(check: _Checker, task: Task, batch: Batch, vectorised: bool) -> 
         check.state("step", "the client's state", new, client)
         reply, new = check.pair("reply", params - 0.01 * direction, message, new, Local(one, one, one))
         check.state("reply", "the reply", reply)
+        check.bookkeeping(reply, check.pair("reply", params, message, client, Local(one, one, one))[0])
         check.state("reply", "the client's state", new, client)
         if vectorised:
             _take_vectorised_step(method, task, params, batch, message, client)
