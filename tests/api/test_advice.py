@@ -57,6 +57,12 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [  # option, with
     ("lr_warmup", {"lr_warmup": 2}, {"lr_warmup": 1}, "lr_warmup=2: the learning rate never reaches lr=0.05"),
     ("attack", {"attack": "noise"}, {"attack": "noise", "attackers": 0.5}, "has no effect without attackers"),
     ("attack_strength", {"attack_strength": 2.0}, {"attack_strength": 2.0, "attackers": 0.5}, "without attackers"),
+    (
+        "aggregate",
+        {"aggregate": "median", "cohort": 3, "method": ff.Compressed(compressor="topk", keep=0.1)},
+        {"aggregate": "median", "cohort": 3, "method": ff.Compressed()},
+        'is 0 wherever most replies are, as with keep=0.1 of compress; use compressor="quantise"',
+    ),
     ("lr_step", {"lr_step": 3}, {"lr_step": 3, "lr_schedule": "step"}, 'needs lr_schedule="step"'),
     ("sampling", {"sampling": "weighted"}, {"sampling": "weighted", "weights": "uniform"}, "large clients count twice"),
     ("straggler_work", {"straggler_work": 0.1}, {"straggler_work": 0.1, "stragglers": 0.5}, "without stragglers"),

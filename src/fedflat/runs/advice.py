@@ -15,6 +15,7 @@ from torch import Tensor
 from fedflat.core.method import Method
 from fedflat.core.method_check import is_own_method
 from fedflat.errors import NOT_SHOWN, UserError, mention
+from fedflat.methods.compression import find_compressed
 from fedflat.methods.wrappers import innermost_method
 from fedflat.probes.probe import state_with
 from fedflat.runs.build import BuiltRun, is_own_model, partition_name
@@ -86,6 +87,16 @@ def _unless_attacked(experiment: Experiment, built: BuiltRun) -> str:
     return "" if experiment.attackers else f"has no effect without {mention('attackers')}"
 
 
+def _mostly_zeros(experiment: Experiment, built: BuiltRun) -> str:
+    compressed = find_compressed(experiment.method)
+    if compressed is None or compressed.compressor == "quantise" or compressed.keep > 0.5:
+        return ""
+    if experiment.aggregation().rule not in ("median", "trimmed"):
+        return ""
+    most = f"is 0 wherever most replies are, as with {mention('keep', compressed.keep)} of compress"
+    return f"{most}; use {mention('compressor', 'quantise')}"
+
+
 def _constant_steps(experiment: Experiment, built: BuiltRun) -> str:
     if experiment.lr_schedule != "step":
         return ""
@@ -119,6 +130,7 @@ RULES = (
     Rule("lr_warmup", _endless_warm_up),
     Rule("attack", _unless_attacked),
     Rule("attack_strength", _unless_attacked),
+    Rule("aggregate", _mostly_zeros),
     Rule("lr_step", lambda e, b: "" if e.lr_schedule == "step" else f"needs {mention('lr_schedule', 'step')}"),
     Rule("sampling", _large_clients_count_twice),
     Rule("straggler_work", lambda e, b: "" if e.stragglers else f"has no effect without {mention('stragglers')}"),
