@@ -110,6 +110,39 @@ def test_a_bad_masked_reply_is_as_if_its_client_had_left(change: Any, reason: st
     assert reason in note
 
 
+def nonsense(content: RecordDict) -> None:
+    """Replace the masked vector by other integers."""
+    vector = np.random.default_rng(0).integers(0, 2**48, 4810)
+    file = io.BytesIO()
+    np.save(file, vector)
+    content["secaggplus_configs"]["masked_params"][1] = file.getvalue()
+
+
+@pytest.mark.usefixtures("known_noise")
+def test_a_mean_that_no_valid_replies_have_is_refused(tmp_path: Path) -> None:
+    """One client can make it anything, and the server sees no reply to refuse; the round is repeated."""
+    lies: list[int] = []
+
+    def once(content: RecordDict) -> None:
+        if not lies:
+            nonsense(content)
+        lies.append(1)
+
+    state = federate(Loopback(EQUAL, masked(once)), EQUAL, tmp_path / "run", secure=True)
+    assert_same(state, simulate(EQUAL), tolerance=1e-5)
+    notes = refused(tmp_path / "run")
+    assert sorted((round, client) for round, client, _ in notes) == [(2, client) for client in range(4)]
+    assert all(note.startswith("its reply is refused: the mean of the round: delta has length") for *_, note in notes)
+
+
+@pytest.mark.usefixtures("known_noise")
+def test_the_mean_of_private_replies_keeps_their_bound(tmp_path: Path) -> None:
+    """It is checked with dpfedavg, where honest means are within the bound up to the rounding of the protocol."""
+    private = dataclasses.replace(EQUAL, method=ff.Private(clip=1e-3))
+    state = federate(Loopback(private), private, tmp_path / "run", secure=True)
+    assert_same(state, simulate(private), tolerance=1e-5)
+
+
 def test_a_client_without_keys_does_not_end_the_run(tmp_path: Path) -> None:
     keys: list[int] = []
 

@@ -37,7 +37,7 @@ from fedflat.flower.messages import (
 from fedflat.flower.node_data import class_names
 from fedflat.flower.nodes import ClientLog, Nodes
 from fedflat.flower.secure_aggregation import secure_mean
-from fedflat.flower.validation import CheckedReply, ReplyLimits, validate_reply
+from fedflat.flower.validation import CheckedReply, ReplyLimits, mean_problem, validate_reply
 from fedflat.methods.differential_privacy import find_private
 from fedflat.runs.build import BuiltRun
 from fedflat.runs.experiment import Experiment
@@ -159,8 +159,10 @@ class FlowerEngine:
             client_at[node]: CheckedReply(unpack_state(self.like, mean), info, None)
             for node, info in result.infos.items()
         }
+        if valid and (problem := mean_problem(unpack_state(self.like, mean), job.message.params, self.limits)):
+            valid = {c: each._replace(problem=f"the mean of the round: {problem}") for c, each in valid.items()}
         self._log_replies(job, valid, {client_at[node]: reason for node, reason in result.failures.items()})
-        return valid
+        return {client: each for client, each in valid.items() if not each.problem}
 
     def _requests(self, job: CohortJob, clients: Sequence[int]) -> dict[int, TrainRequest]:
         accepted = job.states.gather(clients).turn.tolist() if clients else []

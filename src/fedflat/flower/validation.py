@@ -19,6 +19,7 @@ from fedflat.core.state import pack_state, stack_states
 from fedflat.core.vectors import norm
 from fedflat.engine.aggregation import reply_norms
 from fedflat.flower.messages import INFO_KEY, ClientInfo, TrainRequest, record_to_state
+from fedflat.flower.secure_aggregation import STEP
 
 ROUNDING = 1e-4  # share by which a clipped reply may be too long, or bookkeeping differ: numbers travel in float32
 
@@ -94,6 +95,28 @@ def validate_reply(
     except ValueError as error:
         return CheckedReply(None, info, length, str(error))
     return CheckedReply(reply, info, length)
+
+
+def mean_problem(mean: Any, model: Tensor, limits: ReplyLimits) -> str:
+    """Return why this is not the mean of valid replies, "" if it can be: a mean is no longer than the longest of them.
+
+    Under secure aggregation this is all that the server can check.
+
+    Args:
+        mean: what takes the place of the replies.
+        model: the parameters [P] that were sent.
+        limits: what a reply may be.
+    """
+    length = float(reply_norms(stack_states([mean]), limits.bookkeeping)[0])
+    try:
+        for name, tensor in pack_state(mean).items():
+            if tensor.numel() > 1:
+                _check_tensor(name, tensor, limits.max_ratio * max(1.0, float(norm(model))))
+        if length > limits.longest * (1 + ROUNDING) + 2 * STEP * math.sqrt(len(model)):
+            raise ValueError(f"it has norm {length:.3g}, that of dpfedavg's replies is at most {limits.longest:g}")
+    except ValueError as error:
+        return str(error)
+    return ""
 
 
 def _check_claims(info: ClientInfo, client: int, declared: int) -> None:
