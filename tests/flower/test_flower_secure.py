@@ -93,6 +93,10 @@ def packed(content: RecordDict) -> None:
 
 BAD = {
     "no examples": (lambda content: content["fitres.metrics"].update(examples=0), "it says it comes from 0 examples"),
+    "other examples": (
+        lambda content: content["fitres.metrics"].update(examples=10**6),
+        "it claims 1000000 examples, its client declared 359",
+    ),
     "no client info": (lambda content: content["fitres.metrics"].clear(), "it does not say who it is from"),
     "no vector": (lambda content: content["secaggplus_configs"].clear(), "masked_params"),
     "too few": (shortened, "argument 2 is shorter"),

@@ -148,11 +148,12 @@ class FlowerEngine:
         """Do the same under secure aggregation; the mean takes the place of every reply that is in it."""
         node_of = self.nodes.node_of
         client_at = {node_of[client]: client for client in clients}
+        declared = {node: (client, self.nodes.examples[client]) for node, client in client_at.items()}
         requests = {node_of[client]: request for client, request in self._requests(job, clients).items()}
         like = pack_state(self.like)
         shapes = {name: tuple(tensor.shape) for name, tensor in like.items()}
         message, timeout = state_to_record(job.message), self.federation.round_timeout
-        result = secure_mean(self.nodes.grid, message, requests, shapes, job.round + 1, timeout)
+        result = secure_mean(self.nodes.grid, message, requests, declared, shapes, job.round + 1, timeout)
         arrays = zip(like.items(), result.mean, strict=False)  # no arrays without a mean
         mean = {name: torch.from_numpy(array).to(tensor).view_as(tensor) for (name, tensor), array in arrays}
         valid = {

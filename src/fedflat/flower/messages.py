@@ -189,3 +189,10 @@ class ClientInfo:
         """Raise ValueError unless this came with the answer to `request`, and not to an earlier one."""
         if (self.turn, self.key) != (request.turn, request.key):
             raise ValueError(f"it answers another request (turn {self.turn}; asked was turn {request.turn})")
+
+    def check_claims(self, client: int, declared: int) -> None:
+        """Raise ValueError unless this is signed by `client` and claims the number of examples that it declared."""
+        if self.client != client:
+            raise ValueError(f"it is signed by client {self.client}")
+        if self.examples != declared:
+            raise ValueError(f"it claims {self.examples} examples, its client declared {declared}")

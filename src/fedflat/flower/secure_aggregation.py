@@ -65,13 +65,18 @@ class MeanOnlyStrategy:
     Args:
         message: what the method broadcasts to clients.
         requests: the request to each node.
+        declared: the client of each node, and the number of examples that it declared.
         shapes: shapes of the reply's arrays, by name.
     """
 
     def __init__(
-        self, message: ArrayRecord, requests: Mapping[int, TrainRequest], shapes: Mapping[str, tuple[int, ...]]
+        self,
+        message: ArrayRecord,
+        requests: Mapping[int, TrainRequest],
+        declared: Mapping[int, tuple[int, int]],
+        shapes: Mapping[str, tuple[int, ...]],
     ) -> None:
-        self.message, self.requests = message, requests
+        self.message, self.requests, self.declared = message, requests, declared
         self.shapes = {"its weight": (1,)} | {name: shape or (1,) for name, shape in shapes.items()}
         self.mean: list[np.ndarray] = []
         self.infos: dict[int, ClientInfo] = {}
@@ -88,6 +93,7 @@ class MeanOnlyStrategy:
         try:
             info = ClientInfo.read(reply.content["fitres.metrics"])
             info.check_answers(self.requests[reply.metadata.src_node_id])
+            info.check_claims(*self.declared[reply.metadata.src_node_id])
             masked: Any = reply.content[RECORD_KEY_CONFIGS][Protocol.MASKED_PARAMETERS]
             for (name, shape), data in zip(self.shapes.items(), masked, strict=True):
                 decode_npy(name, data, "int64", shape)
@@ -108,6 +114,7 @@ def secure_mean(
     grid: Grid,
     message: ArrayRecord,
     requests: Mapping[int, TrainRequest],
+    declared: Mapping[int, tuple[int, int]],
     shapes: Mapping[str, tuple[int, ...]],
     round: int,
     timeout: float,
@@ -118,11 +125,12 @@ def secure_mean(
         grid: Flower's grid.
         message: what the method broadcasts to clients.
         requests: the request to each node.
+        declared: the client of each node, and the number of examples that it declared.
         shapes: shapes of the reply's arrays, by name.
         round: number of the round, counted from 1.
         timeout: seconds for each of the protocol's four messages.
     """
-    strategy = MeanOnlyStrategy(message, requests, shapes)
+    strategy = MeanOnlyStrategy(message, requests, declared, shapes)
     state = RecordDict({MAIN_CONFIGS_RECORD: ConfigRecord({Key.CURRENT_ROUND: round})})
     state[MAIN_PARAMS_RECORD] = ArrayRecord()
     context = LegacyContext(Context(0, 0, {}, state, {}), strategy=strategy)
