@@ -252,6 +252,12 @@ def test_a_node_assembles_its_data_once(tmp_path: Path, monkeypatch: pytest.Monk
     assert len(loaded) == 2 * EVERYBODY.clients
 
 
+def test_other_users_of_a_node_cannot_read_its_samples(tmp_path: Path) -> None:
+    federate(Loopback(SHORT, state=str(tmp_path / "states")), SHORT, tmp_path / "run")
+    assert [*(tmp_path / "states").glob("data-*")]
+    assert (tmp_path / "states").stat().st_mode & 0o077 == 0
+
+
 def test_own_files_that_change_are_read_again(tmp_path: Path) -> None:
     """And the copy of the old samples is removed: one of them may have been withdrawn."""
     x, y = np.zeros((8, 1, 8, 8), np.uint8), np.arange(8)

@@ -44,9 +44,9 @@ def state_folder(node_config: NodeConfig) -> Path | None:
 
 
 def check_state_folder(folder: Path) -> None:
-    """Make the folder; raise ReportedError if it cannot be written to."""
+    """Make the folder, for its owner alone: it will hold samples. Raise ReportedError if it cannot be written to."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
