@@ -145,6 +145,7 @@ def test_options_are_understood(options: tuple[Any, str]) -> None:
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "misspelled": ({"aggregate": "medain"}, 'aggregate="medain": must be mean, median, trimmed:SHARE'),
     "no share": ({"aggregate": "trimmed"}, "must be mean, median"),
+    "share of nobody": ({"aggregate": "trimmed:1e-320"}, "must be mean, median"),
     "half": ({"aggregate": "trimmed:0.5"}, "must be mean, median"),
     "mean of something": ({"aggregate": "mean:2"}, "must be mean, median"),
     "half an attacker": ({"aggregate": "krum:1.5"}, "must be mean, median"),

@@ -28,6 +28,7 @@ from fedflat.errors import UserError, mention
 RULES = "must be mean, median, trimmed:SHARE (cut at each end, below 0.5) or krum:NUMBER (of attackers)"
 
 
+SMALLEST_SHARE = 1e-9  # that `trimmed` may cut: of smaller ones no cohort has a client
 FEWEST_NORMS = 3  # the median of one or two norms follows a single long reply
 
 
@@ -162,7 +163,7 @@ def parse_aggregation(clip_replies: float | str | None, aggregate: str, bookkeep
     rule, _, number = aggregate.partition(":")
     share = _number(number, float) if rule == "trimmed" else 0.0
     attackers = _number(number, int) if rule == "krum" else 0
-    known = aggregate in ("mean", "median") or (rule == "trimmed" and 0 < share < 0.5)
+    known = aggregate in ("mean", "median") or (rule == "trimmed" and SMALLEST_SHARE <= share < 0.5)
     if not known and not (rule == "krum" and 0 <= attackers < math.inf):
         raise UserError("aggregate", aggregate, RULES)
     return Aggregation(_parse_clip(clip_replies), rule, share, int(attackers), bookkeeping)
