@@ -37,7 +37,7 @@ def test_the_app_describes_the_experiment(method: Method, tmp_path: Path) -> Non
     experiment = ff.Experiment(method=method, dataset='npz:a "quoted" path.npz', **values)
     (tmp_path / "config.yaml").write_text(dump_experiment(experiment))
     assert main(["flower", "new", str(tmp_path / "app"), "--config", str(tmp_path / "config.yaml")]) == 0
-    assert from_run_config(config_of(tmp_path / "app")) == (experiment, FederationOptions(min_nodes=5))
+    assert from_run_config(config_of(tmp_path / "app")) == (experiment, FederationOptions())
 
 
 def test_the_app_is_complete(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -61,7 +61,7 @@ def test_the_readme_explains_every_option(tmp_path: Path) -> None:
     defaults = {
         field.name: str(field.default).removesuffix(".0").lower() for field in dataclasses.fields(FederationOptions)
     }
-    assert rows == defaults | {"min_nodes": "the cohort"}
+    assert rows == defaults
 
 
 def test_the_readme_turns_security_on_and_telemetry_off(tmp_path: Path) -> None:

@@ -72,6 +72,18 @@ def test_more_nodes_or_replies_than_possible(partition: Any, options: Any, messa
     assert not (tmp_path / "run").exists()
 
 
+def test_a_round_waits_for_a_share_of_the_clients_that_the_data_name(tmp_path: Path) -> None:
+    """The option `clients`, 20, is not their number: three of four are waited for, not fifteen."""
+    x, y = np.zeros((8, 1, 8, 8), np.uint8), np.arange(8) % 2
+    np.savez(tmp_path / "own.npz", x=x, y=y, x_test=x, y_test=y, client=np.arange(8) % 4)
+    natural = {"dataset": f"npz:{tmp_path / 'own.npz'}", "partition": "natural", "clients": 20, "cohort": 0.75}
+    experiment = dataclasses.replace(EXPERIMENT, **natural, rounds=1)  # type: ignore[arg-type]
+    grid = Loopback(experiment)
+    grid.activated = dict.fromkeys(range(100, 104), "first")
+    run_server_app(grid, experiment, tmp_path / "run")
+    assert [row["accepted"] for row in rows(tmp_path / "run")] == [True] * 3
+
+
 def test_nodes_with_a_wrong_number_take_no_part(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """There is one warning and one line in clients.jsonl for each of them, not one for every round."""
     grid = Loopback(EXPERIMENT)

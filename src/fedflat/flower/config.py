@@ -31,8 +31,8 @@ class FederationOptions:
 
     out: str = "run"
     """Folder of the run on the server; a run that was interrupted there is continued."""
-    min_nodes: Count | None = None
-    """Connected clients that a round waits for, but no longer than round_timeout; the cohort unless given."""
+    min_nodes: Index = 0
+    """Connected clients that a round waits for, but no longer than round_timeout; 0 is the cohort."""
     round_timeout: Positive = 600.0
     """Seconds to wait for replies; the round continues without clients that have not replied by then."""
     min_replies: Count = 1
@@ -102,9 +102,7 @@ def to_run_config(experiment: Experiment, federation: FederationOptions) -> dict
             raise UserError(name, values[name], "must be given by name in a federation, not as a Python object")
     del values["seeds"]
     flat = {"method.name": values["method"]["name"], "seed": experiment.seeds[0]}
-    cohort = cohort_size(experiment.cohort, experiment.clients)
-    options = asdict(federation) | {"min_nodes": federation.min_nodes or cohort}
-    return flat | dict(_flatten(values | {"federation": options}))
+    return flat | dict(_flatten(values | {"federation": asdict(federation)}))
 
 
 def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, ConfigValue]]:
