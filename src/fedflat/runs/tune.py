@@ -100,7 +100,6 @@ def tune(
     options = options or SearchOptions()
     check(options)
     check_holds_out(experiment)
-    space = checked_space(experiment, space)
     points = search_points(experiment, space, options)
     metric = build_run(experiment).task.main_metric()
     if not resume:
@@ -120,7 +119,7 @@ def tune(
         return [_score(_value_at(trial, round, metric), metric) for trial in proposed]
 
     if options.sampler == "optuna":
-        points = propose_points(space, options, first_stage)
+        points = propose_points(checked_space(experiment, space), options, first_stage)
         trials = make_trials(list({point_name(point): point for point in points}.values()))
     alive = list(range(len(trials)))
     for round in stage_rounds(experiment, len(trials), options):
