@@ -26,8 +26,6 @@ from fedflat.core.state import bookkeeping_names, pack_state, states_to_rows, tr
 from fedflat.errors import UserError, mention
 
 RULES = "must be mean, median, trimmed:SHARE (cut at each end, below 0.5) or krum:NUMBER (of attackers)"
-
-
 SMALLEST_SHARE = 1e-9  # that `trimmed` may cut: of smaller ones no cohort has a client
 FEWEST_NORMS = 3  # the median of one or two norms follows a single long reply
 

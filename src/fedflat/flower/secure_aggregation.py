@@ -29,7 +29,7 @@ from fedflat.flower.nodes import polling_pauses
 
 CLIP_RANGE = 128.0
 QUANTIZATION_LEVELS, MODULUS = 2**30, 2**48  # Flower rounds to 32 bits and sums in 64
-STEP = 2 * CLIP_RANGE / QUANTIZATION_LEVELS  # of the integers, in units of a reply's entries
+QUANTIZATION_STEP = 2 * CLIP_RANGE / QUANTIZATION_LEVELS  # between two values that can be sent
 RECONSTRUCTION_SHARE = 0.51  # share of the clients that must stay to the end of an exchange
 
 

@@ -19,7 +19,7 @@ from fedflat.core.state import pack_state, stack_states
 from fedflat.core.vectors import norm
 from fedflat.engine.aggregation import reply_norms
 from fedflat.flower.messages import INFO_KEY, ClientInfo, TrainRequest, record_to_state
-from fedflat.flower.secure_aggregation import STEP
+from fedflat.flower.secure_aggregation import QUANTIZATION_STEP
 
 ROUNDING = 1e-4  # share by which a clipped reply may be too long, or bookkeeping differ: numbers travel in float32
 
@@ -112,7 +112,7 @@ def mean_problem(mean: Any, model: Tensor, limits: ReplyLimits) -> str:
         for name, tensor in pack_state(mean).items():
             if tensor.numel() > 1:
                 _check_tensor(name, tensor, limits.max_ratio * max(1.0, float(norm(model))))
-        if length > limits.longest * (1 + ROUNDING) + 2 * STEP * math.sqrt(len(model)):
+        if length > limits.longest * (1 + ROUNDING) + 2 * QUANTIZATION_STEP * math.sqrt(len(model)):
             raise ValueError(f"it has norm {length:.3g}, that of dpfedavg's replies is at most {limits.longest:g}")
     except ValueError as error:
         return str(error)

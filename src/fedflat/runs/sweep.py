@@ -166,7 +166,7 @@ def value_list(method: Method, name: str, values: Any) -> tuple[Any, ...]:
     """
     found = normalised_list(option_type(method, name), values)
     if not isinstance(found, tuple) or not found:
-        raise UserError(name, values, "must be a list of values")
+        raise UserError(name, values, "must be a list of values; a search also takes a SearchRange")
     return found
 
 
