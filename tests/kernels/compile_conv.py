@@ -57,7 +57,7 @@ def weight_grad(dtype: str, channels: int, outputs: int, pool: bool, capability:
     shape = {"HEIGHT": 20, "WIDTH": 20, "CHANNELS": channels, "OUTPUTS": outputs, "STRIDE": outputs}
     rows = 8 if pool else 16
     filters = {"KH": 5, "KW": width, "TOP": 0, "LEFT": 0, "ROWS": rows, "COLUMNS": rows}
-    how = {"POOL": pool, "STEPS": 8, "PRECISION": "bf16x3" if dtype == "fp32" else "tf32"}
+    how = {"POOL": pool, "STEPS": 8, "PRECISION": "ieee" if dtype == "fp32" else "tf32"}
     return compiled(weight_grad_kernel, dtype, shape | filters | how, tiles, capability)
 
 
@@ -72,4 +72,5 @@ if __name__ == "__main__":
             assert kernel.metadata.shared <= SHARED_MEMORY[capability], (
                 f"{make.__name__} {dtype} {layer}: {kernel.metadata.shared}"
             )
-            assert "mma" in kernel.asm["ptx"], f"{make.__name__} {dtype} {layer}: no matrix products"
+            exact = make is weight_grad and dtype == "fp32"  # tf32 takes bf16 factors
+            assert exact or "mma" in kernel.asm["ptx"], f"{make.__name__} {dtype} {layer}: no matrix products"

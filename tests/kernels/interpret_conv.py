@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.grad import conv2d_weight
 
 from fedflat.engine.kernels import launch
 from fedflat.engine.kernels.launch import Tiles
@@ -105,6 +106,16 @@ def check_pooled(case: Case) -> None:
     assert float((got - gradient).norm() / gradient.norm()) < 1e-6, case
 
 
+def check_bf16_factors() -> None:
+    """The weight gradient of the factors is nearly exact; without the low halves its error would be 2e-3."""
+    x, g = torch.randn(2, 3, 12, 7, 6), torch.randn(2, 3, 16, 7, 6)
+    got, exact = (
+        torch.stack([conv2d_weight(lane, (16, 12, 3, 3), a, padding=1) for a, lane in zip(*pair, strict=True)])
+        for pair in ([t.double() for t in launch._bf16_factors(g, x)], [g.double(), x.double()])
+    )
+    assert float((got - exact).norm() / exact.norm()) < 3e-5
+
+
 def check_ties_and_nan() -> None:
     """The first corner of equal values is taken; NaN counts as the largest value."""
     x = torch.zeros(1, 1, 1, 4, 4)
@@ -134,5 +145,6 @@ if __name__ == "__main__":
         check_pooled(case)
     for case in ROTATED:
         check_rotated(case)
+    check_bf16_factors()
     check_ties_and_nan()
     check_shared()

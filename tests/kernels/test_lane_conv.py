@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn.grad import conv2d_weight
 
 from fedflat.engine.kernels import LaneConv2d, LaneConvPool, lanes, use_lane_ops
 from fedflat.engine.kernels.conv import conv2d, conv_pool2d
@@ -291,6 +292,25 @@ def test_on_a_gpu_pooled_convolutions_agree(padding, wanted, channels, dtype):
     got = slopes(conv_pool2d, *(t.to(dtype) for t in (x, w, b)))
     for a, e in zip(got, slopes(separate_layers, x, w, b), strict=True):
         assert (a - e).norm() / e.norm() < TOLERANCE[dtype] / 5
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("channels", [3, 24, 32, 64])
+def test_on_a_gpu_weight_gradients_lose_little_where_float32_is_multiplied_fast(channels, monkeypatch):
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", True)
+    generator = torch.Generator("cuda").manual_seed(channels)
+    kind = {"generator": generator, "device": "cuda"}
+    x, g = torch.randn(3, 4, channels, 12, 10, **kind), torch.randn(3, 4, 40, 12, 10, **kind)
+    pooled, corner = torch.randn(3, 4, 40, 6, 5, **kind), torch.randint(0, 4, (3, 4, 40, 6, 5), **kind).to(torch.uint8)
+    spread = lanes.lane_spread(pooled.flatten(0, 1), corner.flatten(0, 1), [12, 10]).unflatten(0, (3, 4))
+    calls = {"plain": lambda: lanes.lane_weight_grad(g, x, [3, 3], (1, 1), (1, 1), (1, 1), 1)}
+    calls["pooled"] = lambda: lanes.lane_pool_weight_grad(pooled, corner, x, [3, 3], [1, 1])
+    for name, upstream in (("plain", g), ("pooled", spread)):
+        for run in (calls[name], torch.compile(calls[name], dynamic=False)):
+            got = run().double()
+            pairs = zip(x.double(), upstream.double(), strict=True)
+            exact = torch.stack([conv2d_weight(a, (40, channels, 3, 3), b, padding=1) for a, b in pairs])
+            assert (got - exact).norm() / exact.norm() < 5e-5, (name, run)
 
 
 class CallsLayersSingly(nn.Module):

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from fedflat.core.aligned import Alignment, find_alignment, split_aligned
 from fedflat.core.batch import Batch, as_current_batch
 from fedflat.core.layout import AnyLayout, depends_on_layout, put_channels_last
 from fedflat.core.model_check import check_model
@@ -118,6 +119,7 @@ class FunctionalModel:
         self._tied = tied_parameters(self._parts)
         self.norm_layers = tracking_layers(model)
         self._channels = [len(layer.averages()[0]) for layer in self.norm_layers.values()]
+        self._alignment: Alignment | None = None
         self.channels_last, self._any_layout = False, AnyLayout if depends_on_layout(model) else nullcontext
         self.statistics: NormStatistics | None = None
         self._updated: dict[nn.Module, LayerStatistics] | None = None
@@ -139,6 +141,12 @@ class FunctionalModel:
         """
         other = copy.copy(self)
         other.channels_last, other._any_layout = True, AnyLayout
+        return other
+
+    def with_aligned_matrices(self) -> Self:
+        """Return the same task, which on a GPU gives its model matrices that begin at multiples of 16 bytes."""
+        other = copy.copy(self)
+        other._alignment = find_alignment(self.shapes.values())
         return other
 
     def flatten(self, named: Mapping[str, Tensor]) -> Tensor:
@@ -226,7 +234,7 @@ class FunctionalModel:
 
     def _call(self, part: str, w: Parameters, batch: Batch | None, *inputs: Any, **named_inputs: Any) -> Tensor:
         """Call a part of the model with the parameters w, while `batch` is the current one."""
-        named = w if isinstance(w, Mapping) else self.unflatten(self._to_compute(w))
+        named = w if isinstance(w, Mapping) else self._parameters(self._to_compute(w))
         parameters = {f"model.{name}": self._to_compute(p) for name, p in named.items()}
         dtype = next(iter(parameters.values())).dtype
         parameters |= {name: p.to(dtype) if p.is_floating_point() else p for name, p in self._frozen.items()}
@@ -241,6 +249,13 @@ class FunctionalModel:
             outputs = functional_call(self._parts, parameters, (part, *inputs), named_inputs, tie_weights=False)
         outputs = getattr(outputs, "logits", outputs)  # Hugging Face models return a structure
         return self._to_float32(outputs) if isinstance(outputs, Tensor) else outputs
+
+    def _parameters(self, w: Tensor) -> dict[str, Tensor]:
+        """Return what `unflatten` returns, aligned on a GPU if the task was made so."""
+        if self._alignment is None or not w.is_cuda:
+            return self.unflatten(w)
+        parts = zip(split_aligned(w, self._alignment), self.shapes.items(), strict=True)
+        return {name: part.view(shape) for part, (name, shape) in parts}
 
     def _to_compute(self, t: Any, dtype: torch.dtype | None = None) -> Any:
         """Return an input of the model in the dtype in which it computes. Its gradient is scaled down (float16).

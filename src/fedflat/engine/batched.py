@@ -47,7 +47,7 @@ class Batched:
         lane_fields: Sequence[str] = (),
     ) -> None:
         self.method, self.source, self.lanes, self.lane_fields = method, source, lanes, lane_fields
-        self.task = task.with_model(use_lane_ops(task.model), task.compute)
+        self.task = task.with_model(use_lane_ops(task.model), task.compute).with_aligned_matrices()
         self._built_lanes: Lanes | None = None
         self._traced_replies: dict[tuple[int, int], tuple[Method, Callable[..., Any]]] = {}
 

@@ -28,18 +28,19 @@ from fedflat.data.batches import BatchPlan, BatchSource
 from fedflat.engine.lane_packing import LaneSchedule
 from fedflat.engine.rounds import CohortJob
 from fedflat.engine.tracing import (
-    WARM_UP_STEPS,
     capture_cuda_graph,
     compile_operations,
     import_compiler_ahead,
     trace_operations,
 )
 
+PLANNED_STEPS = 256  # steps whose batches are in the buffer from which a GPU reads; longer rounds fill it again
+
 
 class StepPlan(NamedTuple):
     """The batches of one step of all lanes, and the number of steps that each lane's client took before [lanes].
 
-    In the buffer of all steps of a round both have the time as first axis.
+    Those of many steps have the time as first axis.
     """
 
     samples: BatchPlan
@@ -99,21 +100,25 @@ class Lanes:
         self.carry = start_local_training(self.optimiser, self.message, states)
         self.carry = self.carry._replace(w=self.carry.w.clone())
         self._trace_step(StepPlan(BatchPlan(*(t[zeros, 0] for t in plan)), torch.zeros_like(self.numbers[:, 0])))
-        self._capacity = 0
 
     def _trace_step(self, plan: StepPlan) -> None:
-        """Trace the step; on a GPU compile it as well. Note which tensors of the message the step reads."""
-        inputs, on_gpu = (self.carry, self.message, self.numbers, plan), self.numbers.is_cuda
+        """Trace the step, on a GPU compile and capture it as well. Note which tensors of the message the step reads."""
+        on_gpu = self.numbers.is_cuda
+        step: Callable[..., Any] = self._step
+        inputs: tuple[Any, ...] = (self.carry, self.message, self.numbers, plan)
         if on_gpu:
+            self._plans = tree_map(lambda t: t.new_zeros(PLANNED_STEPS, *t.shape), plan)
+            self._time = torch.zeros(1, dtype=torch.int64, device=self.numbers.device)
+            step, inputs = self._step_in_place, (*inputs[:3], self._plans, self._time)
             import_compiler_ahead().join()
-        graph = trace_operations(self._step_in_place if on_gpu else self._step, *inputs)
+        graph = trace_operations(step, *inputs)
         first, count = len(state_tensors(self.carry)), len(state_tensors(self.message))
         placeholders = graph.graph.find_nodes(op="placeholder")[first : first + count]
         self._message_reads = [bool(node.users) for node in placeholders]
         self._traced_step: Callable[..., Any] = graph
         if on_gpu:
-            self._time = torch.zeros(1, dtype=torch.int64, device=self.numbers.device)
-            self._traced_step = compile_operations(graph, *inputs)
+            compiled = compile_operations(graph, *inputs)
+            self._replay_step = capture_cuda_graph(lambda: compiled(*inputs))
 
     def _step(self, carry: LocalState, message: Any, numbers: Tensor, plan: StepPlan) -> LocalState:
         """Take one local step in every lane."""
@@ -125,9 +130,11 @@ class Lanes:
         batch = self.source.batch(plan.samples)._replace(step=plan.step, steps=numbers[:, 4])
         return _without_shared_memory(vmap(step)(carry, batch, message, numbers), carry, (message, numbers, plan))
 
-    def _step_in_place(self, carry: LocalState, message: Any, numbers: Tensor, plan: StepPlan) -> None:
-        """Take one local step in every lane and write it over `carry`."""
+    def _step_in_place(self, carry: LocalState, message: Any, numbers: Tensor, plans: StepPlan, time: Tensor) -> None:
+        """Take the step at `time` in every lane, write it over `carry`, and advance the time."""
+        plan = tree_map(lambda t: t.index_select(0, time)[0], plans)
         tree_map(torch.Tensor.copy_, carry, self._step(carry, message, numbers, plan))
+        time.add_(1)
 
     def train(self, work: LaneWork, plan: BatchPlan, schedule: LaneSchedule) -> tuple[Tensor, Any]:
         """Train all items of an exchange.
@@ -139,7 +146,7 @@ class Lanes:
 
         Returns the models at the end of local training [items, P] and what the clients keep, stacked over items.
         """
-        self._load_plan(plan, schedule)
+        plans = self._plan_steps(plan, schedule)
         ends = self.carry.w.new_empty(len(work.clients), self.carry.w.shape[1])
         states = tree_map(torch.clone, work.states)
         job_of = send_to_device(work.job_of, ends.device)
@@ -151,46 +158,28 @@ class Lanes:
             if time in starting:
                 self._load_items(starting[time], job_of, work)
             if time < len(schedule.item):
-                self._run_step(time)
+                self._run_step(time, plans)
         return ends, states
 
-    def _load_plan(self, plan: BatchPlan, schedule: LaneSchedule) -> None:
-        """Copy the batches into the buffer [times, lanes, batch] from which the steps read."""
-        device, steps = self.numbers.device, len(schedule.item)
-        item, step = (send_to_device(t, device) for t in (schedule.item, schedule.step))
-        self._reserve_plan(steps, plan)
+    def _plan_steps(self, plan: BatchPlan, schedule: LaneSchedule) -> StepPlan:
+        """Return the batches of all steps of the exchange [times, lanes, batch]."""
+        item, step = (send_to_device(t, self.numbers.device) for t in (schedule.item, schedule.step))
         rows = item.clamp(min=0)
-        for buffer, source in zip(self._plan_buffer.samples, plan, strict=True):
-            buffer[:steps] = source[rows, step]
-        self._plan_buffer.step[:steps] = step
-        if device.type == "cuda":
-            self._time.zero_()
+        return StepPlan(BatchPlan(*(t[rows, step] for t in plan)), step.to(self.numbers.dtype))
 
-    def _reserve_plan(self, steps: int, plan: BatchPlan) -> None:
-        """Make room for the batches of `steps` steps; on a GPU, capture the step again when the buffer is replaced."""
-        if steps <= self._capacity:
-            return
-        self._capacity = max(steps, 2 * self._capacity, WARM_UP_STEPS + 1)
-        lanes, batch = len(self.carry.w), plan.rows.shape[-1]
-        samples = BatchPlan(*(t.new_zeros(self._capacity, lanes, batch) for t in plan))
-        self._plan_buffer = StepPlan(samples, self.numbers.new_zeros(self._capacity, lanes))
-        if self.numbers.is_cuda:
-            self._time.zero_()
-            self._replay_step = capture_cuda_graph(self._step_at_time)
-
-    def _step_at_time(self) -> None:
-        """Take the step at the time that a counter on the GPU shows, and advance the counter."""
-        plan = tree_map(lambda t: t.index_select(0, self._time)[0], self._plan_buffer)
-        self._traced_step(self.carry, self.message, self.numbers, plan)
-        self._time.add_(1)
-
-    def _run_step(self, time: int) -> None:
+    def _run_step(self, time: int, plans: StepPlan) -> None:
         """Take one step in every lane: on a GPU by replaying the CUDA graph, on a CPU by calling the traced step."""
         if self.numbers.is_cuda:
+            if time % PLANNED_STEPS == 0:
+                self._load_plans(tree_map(lambda t: t[time : time + PLANNED_STEPS], plans))
             return self._replay_step()
-        plan = tree_map(lambda t: t[time], self._plan_buffer)
-        new = self._traced_step(self.carry, self.message, self.numbers, plan)
+        new = self._traced_step(self.carry, self.message, self.numbers, tree_map(lambda t: t[time], plans))
         self.carry = tree_map(torch.Tensor.contiguous, new)  # a constant comes as one element, expanded
+
+    def _load_plans(self, plans: StepPlan) -> None:
+        """Copy the batches of the next steps to where the CUDA graph reads them."""
+        tree_map(lambda buffer, t: buffer[: len(t)].copy_(t), self._plans, plans)
+        self._time.zero_()
 
     def _store_items(self, move: LaneMoves, ends: Tensor, states: Any) -> None:
         """Store models of finished items, and what their clients keep."""

@@ -248,18 +248,24 @@ def add_parts_kernel(
     DEPTH: tl.constexpr,
     CHANNELS: tl.constexpr,
     TAPS: tl.constexpr,
-    BLOCK: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+    BLOCK_T: tl.constexpr,
 ):
-    """Compute gw[lane, o, c, tap] = Σ_span parts[lane, span, o, tap, c] for c < DEPTH; the others are for alignment."""
-    SIZE: tl.constexpr = OUTPUTS * TAPS * CHANNELS
-    lane = tl.program_id(1).to(tl.int64)
-    e = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    total = tl.zeros((BLOCK,), dtype=tl.float32)
+    """Compute gw[lane, o, c, tap] = Σ_span parts[lane, span, o, tap, c] for c < DEPTH; the others are for alignment.
+
+    A program handles one output, BLOCK_C channels and all taps. Channels are neighbours in what it reads, taps in what
+    it writes.
+    """
+    lane = tl.program_id(2).to(tl.int64)
+    o = tl.program_id(0)
+    c = (tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C))[:, None]
+    tap = tl.arange(0, BLOCK_T)[None, :]
+    read = parts + (lane * SPANS * OUTPUTS + o) * (TAPS * CHANNELS) + tap * CHANNELS + c
+    total = tl.zeros((BLOCK_C, BLOCK_T), dtype=tl.float32)
     for part in range(SPANS):
-        total += tl.load(parts + (lane * SPANS + part) * SIZE + e, mask=e < SIZE, other=0.0)
-    c = e % CHANNELS
-    entry = (e // (TAPS * CHANNELS) * DEPTH + c) * TAPS + e // CHANNELS % TAPS
-    tl.store(gw + lane * (OUTPUTS * DEPTH * TAPS) + entry, total, mask=(e < SIZE) & (c < DEPTH))
+        total += tl.load(read + part * (OUTPUTS * TAPS * CHANNELS), mask=(c < CHANNELS) & (tap < TAPS), other=0.0)
+    written = gw + (lane * OUTPUTS + o) * (DEPTH * TAPS) + c * TAPS + tap
+    tl.store(written, total, mask=(c < DEPTH) & (tap < TAPS))
 
 
 @triton.jit
