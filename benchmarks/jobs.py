@@ -105,11 +105,12 @@ def made_up(job: fedflat.Experiment, samples: int = 50_000) -> fedflat.Experimen
 
 
 def measure(name: str, experiment: fedflat.Experiment, home: torch.device | None = None) -> dict[str, Any]:
-    """Start-up (data, model, compilation, first round) apart from the remaining rounds; clients' states at `home`."""
+    """Start-up (data, model, compilation, first round, an evaluation) apart from the rest; clients' states at `home`."""
     begin = time.perf_counter()
     built = build_run(experiment)
     training = Training(experiment, built, None, trials=built.trials(experiment, home) if home else None)
     training.play_round()
+    training.evaluate()
     _wait()
     ready, steps, first = time.perf_counter(), training.steps, training.round
     result = train_to_end(training, lambda round, rows: None)
