@@ -2,7 +2,8 @@
 
 Prints one Markdown table. `--out` keeps a JSON line for each row; a second call with the same file measures only rows
 that are missing, so that the table can be made in parts. A row that fails says why. Seconds are those of all rounds,
-without start-up (data, compilation, first round, first evaluation). `--tiny --device cpu` runs every row in its smallest form.
+without start-up (data, compilation, first round, first evaluation). `--tiny --device cpu` runs every row in its
+smallest form.
 """
 
 from __future__ import annotations

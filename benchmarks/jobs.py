@@ -105,7 +105,7 @@ def made_up(job: fedflat.Experiment, samples: int = 50_000) -> fedflat.Experimen
 
 
 def measure(name: str, experiment: fedflat.Experiment, home: torch.device | None = None) -> dict[str, Any]:
-    """Start-up (data, model, compilation, first round, an evaluation) apart from the rest; clients' states at `home`."""
+    """Start-up (data, model, compilation, first round and evaluation) apart from the rest; states at `home`."""
     begin = time.perf_counter()
     built = build_run(experiment)
     training = Training(experiment, built, None, trials=built.trials(experiment, home) if home else None)

@@ -253,6 +253,10 @@ def test_triton_kernels_compile_for_other_gpus(tmp_path, capability):
     _run_script("compile_conv.py", capability, TRITON_CACHE_DIR=str(tmp_path))
 
 
+def test_triton_kernels_are_compiled_while_a_step_is_traced(tmp_path):
+    _run_script("compile_ahead.py", TRITON_CACHE_DIR=str(tmp_path))
+
+
 TOLERANCE = {torch.bfloat16: 0.1, torch.float16: 1e-2, torch.float32: 1e-2, torch.float64: 1e-12}
 
 

@@ -61,14 +61,22 @@ class SwapsItsTensors(KeepingMethod):
 
 @pytest.fixture(params=["new tensors", "in place"])
 def _step(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run the ordinary step, and the step used on GPUs, which overwrites its inputs, without its compiler."""
+    """Run the ordinary step, and the step used on GPUs, which overwrites its inputs, without its compiler.
+
+    It reads the batches of two steps from a buffer, which is filled again for the next two.
+    """
 
     def traced(self: Lanes, plan: StepPlan) -> None:
-        self._traced_step = trace_operations(self._step_in_place, self.carry, self.message, self.numbers, plan)
+        self._plans = tree_map(lambda t: t.new_zeros(2, *t.shape), plan)
+        self._time = torch.zeros(1, dtype=torch.int64)
+        self._inputs = (self.carry, self.message, self.numbers, self._plans, self._time)
+        self._traced_step = trace_operations(self._step_in_place, *self._inputs)
         self._message_reads = [True] * len(state_tensors(self.message))
 
-    def run_step(self: Lanes, time: int) -> None:
-        self._traced_step(self.carry, self.message, self.numbers, tree_map(lambda t: t[time], self._plan_buffer))
+    def run_step(self: Lanes, time: int, plans: StepPlan) -> None:
+        if time % 2 == 0:
+            self._load_plans(tree_map(lambda t: t[time : time + 2], plans))
+        self._traced_step(*self._inputs)
 
     if request.param == "in place":
         monkeypatch.setattr(Lanes, "_trace_step", traced)

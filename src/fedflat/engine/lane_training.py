@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.func import vmap
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from fedflat.core.local_training import LocalState, local_step, start_local_training
 from fedflat.core.method import Method, with_hyper_parameters
@@ -211,19 +212,15 @@ def _without_shared_memory(new: LocalState, old: LocalState, others: Any) -> Loc
     A method may keep a tensor that it was given, such as the last w, or keep one tensor twice. Written in place over
     the old state, such tensors would overwrite each other.
     """
-    taken = {_memory_address(t) for t in [*state_tensors(old), *state_tensors(others)]}
+    taken = {StorageWeakRef(t.untyped_storage()) for t in [*state_tensors(old), *state_tensors(others)]}
 
     def copied(t: Tensor, before: Tensor) -> Tensor:
-        address = _memory_address(t)
-        shared = address in taken and address != _memory_address(before)
-        taken.add(address)
+        memory = StorageWeakRef(t.untyped_storage())
+        shared = memory in taken and memory != StorageWeakRef(before.untyped_storage())
+        taken.add(memory)
         return t.clone() if shared else t
 
     return tree_map(copied, new, old)
-
-
-def _memory_address(t: Tensor) -> int:
-    return t.untyped_storage().data_ptr()
 
 
 class LaneMoves(NamedTuple):

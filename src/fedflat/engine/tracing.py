@@ -22,7 +22,7 @@ from torch._subclasses import FakeTensorMode
 from torch.fx import CodeGen
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _triton
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 WARM_UP_STEPS = 3  # calls of a function before it is captured as a CUDA graph
 _VIEWS = tuple(getattr(torch.ops.aten, name).default for name in ("view", "_unsafe_view", "expand", "permute"))
@@ -31,13 +31,16 @@ _VIEWS = tuple(getattr(torch.ops.aten, name).default for name in ("view", "_unsa
 def trace_operations(function: Callable[..., Any], *inputs: Any) -> torch.fx.GraphModule:
     """Trace `function` into the plain tensor operations that it does, without vmap, grad and Python.
 
+    Nothing is computed: tracing works on tensors without data.
+
     Args:
         function: a function of tensors (or tuples of tensors), which may write into its inputs.
         inputs: examples of its inputs; the traced function takes inputs of the same shapes.
     """
-    one_for_all = FakeTensorMode(allow_fallback_kernels=True)  # make_fx would make one for each result, which is slow
-    with tracing(TracingContext(one_for_all)):
-        graph = make_fx(lambda *tensors: function(*tensors), tracing_mode="real")(*inputs)
+    without_data = FakeTensorMode(allow_non_fake_inputs=True)  # tensors that `function` contains keep their data
+    with tracing(TracingContext(without_data)):
+        examples = tree_map_only(Tensor, without_data.from_tensor, inputs)
+        graph = make_fx(lambda *tensors: function(*tensors), tracing_mode="real")(*examples)
     for node in graph.graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default):
         if node.args[0] is node.args[1]:  # a tensor that never changes would be copied onto itself
             node.replace_all_uses_with(node.args[0])
@@ -93,6 +96,7 @@ def import_compiler_ahead() -> Thread:
 def _import_compiler() -> None:
     for name in ("torch._dynamo", "torch._inductor.standalone_compile", "torch._inductor.compile_fx"):
         import_module(name)
+    import_module("torch._inductor.async_compile").maybe_warm_pool()  # processes that compile kernels
     import_module("torch._inductor.codecache").torch_key()  # a hash of torch's files, part of the key of its cache
     if _triton.has_triton():
         _triton.triton_hash_with_backend()  # of Triton's files; the compiler needs it, and it takes a third of a second

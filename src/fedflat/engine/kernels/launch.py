@@ -10,13 +10,15 @@ form, because torch.compile can fuse those with the casts and the augmentation n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 import triton
 from torch import Tensor
+from torch._subclasses import FakeTensor
 from torch.library import custom_op
 
 from fedflat.engine.kernels.lanes import few_channels, filtered_sides
@@ -235,6 +237,40 @@ def launch_spread(g: Tensor, corner: Tensor, size: Sequence[int]) -> Tensor:
     return _spread(*dense, [*size]).permute(0, 3, 1, 2)
 
 
+_compilers = ThreadPoolExecutor(thread_name_prefix="fedflat-kernels")
+_compiled: dict[Any, Future[None]] = {}
+
+
+def _run(kernel: Any, grid: tuple[int, ...], *args: Any, **options: int) -> None:
+    """Launch a kernel; of tensors without data, with which a step is traced, only compile it, in a thread of its own.
+
+    So all kernels of a step are compiled at the same time, while the step is traced and the rest of it is compiled.
+    """
+    types = tuple(arg.dtype if isinstance(arg, Tensor) else arg for arg in args)
+    key, device = (kernel, types, *options.values()), args[0].device
+    if not isinstance(args[0], FakeTensor):
+        wait([_compiled[key]] if key in _compiled else [])
+        kernel[grid](*args, **options)
+    elif key not in _compiled:
+        _compiled[key] = _compilers.submit(_compile, kernel, grid, types, options, device)
+
+
+def _compile(kernel: Any, grid: tuple[int, ...], types: tuple[Any, ...], options: Any, device: torch.device) -> None:
+    with torch.cuda.device(device):
+        kernel.warmup(*types, grid=grid, **options)
+
+
+def _tile_op(name: str, schema: str) -> Callable[[Callable[..., Any]], Any]:
+    """Return a decorator that makes an operator of a function, which allocates its result and runs kernels."""
+
+    def decorate(function: Callable[..., Any]) -> Any:
+        operator = custom_op(f"fedflat::{name}", function, mutates_args=(), schema=schema)
+        operator.register_fake(function)
+        return operator
+
+    return decorate
+
+
 def _launch_conv(
     x: Tensor,
     w: Tensor,
@@ -254,17 +290,15 @@ def _launch_conv(
     bias = w if b is None else b if b.stride(1) == 1 else b.contiguous()
     shape = (height, width, channels, rows, columns, outputs, *w.shape[2:4], *offset)
     how = (b is not None, pool, rotated, w.shape[4], _precision())
-    conv_kernel[grid](
-        x, w, bias, y, corner, pixels, x.stride(0), bias.stride(0), *shape, *how, *block[:3],
-        num_warps=block.warps, num_stages=block.stages,
-    )  # fmt: skip
+    strides = x.stride(0), bias.stride(0)
+    constants = (*shape, *how, *block[:3])
+    options = {"num_warps": block.warps, "num_stages": block.stages}
+    _run(conv_kernel, grid, x, w, bias, y, corner, pixels, *strides, *constants, **options)
 
 
-@custom_op(
-    "fedflat::tile_conv",
-    mutates_args=(),
-    schema="(Tensor x, Tensor w, Tensor? b, int outputs, int[] size, int[] offset, int[] tiles, bool rotated)"
-    " -> Tensor",
+@_tile_op(
+    "tile_conv",
+    "(Tensor x, Tensor w, Tensor? b, int outputs, int[] size, int[] offset, int[] tiles, bool rotated) -> Tensor",
 )
 def _convolve(
     x: Tensor,
@@ -285,10 +319,9 @@ def _convolve(
     return y
 
 
-@custom_op(
-    "fedflat::tile_conv_pool",
-    mutates_args=(),
-    schema="(Tensor x, Tensor w, Tensor? b, int outputs, int[] size, int[] offset, int[] tiles) -> (Tensor, Tensor)",
+@_tile_op(
+    "tile_conv_pool",
+    "(Tensor x, Tensor w, Tensor? b, int outputs, int[] size, int[] offset, int[] tiles) -> (Tensor, Tensor)",
 )
 def _convolve_pool(
     x: Tensor, w: Tensor, b: Tensor | None, outputs: int, size: list[int], offset: list[int], tiles: list[int]
@@ -300,10 +333,9 @@ def _convolve_pool(
     return y, corner
 
 
-@custom_op(
-    "fedflat::tile_weight_grad",
-    mutates_args=(),
-    schema="(Tensor g, Tensor? corner, Tensor x, int outputs, int depth, int[] size, int[] padding, ScalarType dtype,"
+@_tile_op(
+    "tile_weight_grad",
+    "(Tensor g, Tensor? corner, Tensor x, int outputs, int depth, int[] size, int[] padding, ScalarType dtype,"
     " int[]? tiles) -> Tensor",
 )
 def _weight_grad(
@@ -330,19 +362,19 @@ def _weight_grad(
     filters = 2 * outputs if pool else outputs
     parts = x.new_empty(lanes, count, filters, entries, dtype=torch.float32)
     shape = (height, width, channels, g.shape[2], g.shape[3], outputs, g.shape[4], *size, -padding[0], -padding[1])
-    weight_grad_kernel[programs, count, lanes](
-        g, corner if pool else g, x, parts, pixels, g.stride(0), x.stride(0), *shape, pool, steps,
-        _precision(), *block[:3], num_warps=block.warps, num_stages=block.stages,
-    )  # fmt: skip
+    constants = (*shape, pool, steps, _precision(), *block[:3])
+    options = {"num_warps": block.warps, "num_stages": block.stages}
+    tensors, strides = (g, corner if pool else g, x, parts), (g.stride(0), x.stride(0))
+    _run(weight_grad_kernel, (programs, count, lanes), *tensors, pixels, *strides, *constants, **options)
     gw = x.new_empty(lanes, filters, depth, *size, dtype=dtype)
     taps, columns = size[0] * size[1], triton.next_power_of_2(size[0] * size[1])
     rows = power_of_two(channels, 4, max(4, 1024 // columns))
     grid = (filters, triton.cdiv(channels, rows), lanes)
-    add_parts_kernel[grid](parts, gw, count, filters, depth, channels, taps, rows, columns)
+    _run(add_parts_kernel, grid, parts, gw, count, filters, depth, channels, taps, rows, columns)
     return gw
 
 
-@custom_op("fedflat::tile_spread", mutates_args=(), schema="(Tensor g, Tensor corner, int[] size) -> Tensor")
+@_tile_op("tile_spread", "(Tensor g, Tensor corner, int[] size) -> Tensor")
 def _spread(g: Tensor, corner: Tensor, size: list[int]) -> Tensor:
     """Return g at its corner of each window [B, *size, C]; every thread moves 8 neighbouring numbers."""
     batch, rows, columns, channels = g.shape
@@ -350,30 +382,5 @@ def _spread(g: Tensor, corner: Tensor, size: list[int]) -> Tensor:
     y = (g.new_empty if even else g.new_zeros)(batch, *size, channels)
     block, windows = power_of_two(channels, 8, 128), batch * rows * columns
     grid = (triton.cdiv(windows, 1024 // block), triton.cdiv(channels, block))
-    spread_kernel[grid](g, corner, y, windows, rows, columns, *size, channels, 1024 // block, block, num_warps=4)
+    _run(spread_kernel, grid, g, corner, y, windows, rows, columns, *size, channels, 1024 // block, block, num_warps=4)
     return y
-
-
-_convolve.register_fake(lambda x, w, b, outputs, size, *_: x.new_empty(*x.shape[:2], *size, outputs))
-_spread.register_fake(lambda g, corner, size: g.new_empty(len(g), *size, g.shape[3]))
-
-
-@_convolve_pool.register_fake
-def _(x: Tensor, w: Tensor, b: Tensor | None, outputs: int, size: list[int], *_: Any) -> tuple[Tensor, Tensor]:
-    y = x.new_empty(*x.shape[:2], *size, outputs)
-    return y, torch.empty_like(y, dtype=torch.uint8)
-
-
-@_weight_grad.register_fake
-def _(
-    g: Tensor,
-    corner: Tensor | None,
-    x: Tensor,
-    outputs: int,
-    depth: int,
-    size: list[int],
-    _: Any,
-    dtype: torch.dtype,
-    *__: Any,
-) -> Tensor:
-    return x.new_empty(len(x), outputs if corner is None else 2 * outputs, depth, *size, dtype=dtype)

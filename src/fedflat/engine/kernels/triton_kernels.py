@@ -74,7 +74,7 @@ def _pixel_order(BLOCK_M: tl.constexpr, PAIRS: tl.constexpr):
         return r % (BLOCK_M // 2) // 16 * 8 + r % 8, r // (BLOCK_M // 2) * 2 + r // 8 % 2
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["b_lane"])  # training and evaluation then share what is compiled
 def conv_kernel(
     x,
     w,
