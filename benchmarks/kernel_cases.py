@@ -10,15 +10,15 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.grad import conv2d_input, conv2d_weight
 
-from fedflat.engine.kernels import launch
+from fedflat.engine.kernels import tiles
 from fedflat.engine.kernels.lanes import lane_spread
-from fedflat.engine.kernels.launch import Tiles
+from fedflat.engine.kernels.tiles import Tiles, power_of_two
 
 OPERATORS = ("conv", "input_grad", "weight_grad", "conv_pool", "pool_weight_grad")
 DTYPES = {"bf16": torch.bfloat16, "tf32": torch.float32}
 DEVICE = "cuda"
 Run = Callable[[], Tensor]
-BUILT_IN = launch.PROGRAMS
+BUILT_IN = tiles.PROGRAMS
 
 
 class Layer(NamedTuple):
@@ -101,15 +101,15 @@ def candidates(layer: Layer, operator: str, dtype: str) -> Iterator[tuple[int, T
     scale = 2 if dtype == "tf32" else 1
     if operator == "pool_weight_grad":
         n, k = (
-            launch.power_of_two(layer.outputs, 16, 64),
-            launch.power_of_two(layer.kernel * (layer.kernel + 1) * 4, 16, 128),
+            power_of_two(layer.outputs, 16, 64),
+            power_of_two(layer.kernel * (layer.kernel + 1) * 4, 16, 128),
         )
         yield from ((BUILT_IN, Tiles(m // scale, n, k, w, s)) for m, w, s in [(32, 4, 1), (64, 8, 1), (32, 8, 2)])
         return
     if operator == "weight_grad":
         n, k = (
-            launch.power_of_two(layer.outputs, 16, 64),
-            launch.power_of_two(layer.kernel**2 * max(4, layer.channels), 16, 256),
+            power_of_two(layer.outputs, 16, 64),
+            power_of_two(layer.kernel**2 * max(4, layer.channels), 16, 256),
         )
         shapes = [(64, 128, 4, 4), (64, 128, 8, 3), (64, 256, 8, 3), (128, 128, 8, 2), (32, 256, 4, 4)]
         yield from ((BUILT_IN, Tiles(m // scale, n, min(e, k), w, s)) for m, e, w, s in shapes)
@@ -122,7 +122,7 @@ def candidates(layer: Layer, operator: str, dtype: str) -> Iterator[tuple[int, T
     few = [(128, 128, 4, 1), (128, 64, 4, 2), (128, 32, 4, 3), (256, 32, 8, 3), (64, 128, 4, 1)]
     many = [(128, 32, 4, 4), (128, 64, 4, 3), (128, 64, 4, 4), (256, 64, 8, 3), (256, 32, 8, 4), (64, 64, 4, 4)]
     for m, k, w, s in few if depth <= 4 else many:
-        yield BUILT_IN, Tiles(m, launch.power_of_two(n, 16, 64), k // scale, w, s)
+        yield BUILT_IN, Tiles(m, power_of_two(n, 16, 64), k // scale, w, s)
     if n >= 128 and operator != "conv_pool":
         wide = [(128, 128, 64, 8, 3), (128, 128, 64, 4, 3), (128, 128, 32, 8, 4), (256, 128, 64, 8, 3)]
         wide += [(128, 256, 64, 8, 3), (64, 128, 64, 4, 4)]

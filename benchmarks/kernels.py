@@ -24,7 +24,8 @@ from kernel_cases import DTYPES, Layer, Operands, Run, candidates, library, oper
 from torch import Tensor
 
 from fedflat.engine.kernels import launch
-from fedflat.engine.kernels.launch import Tiles
+from fedflat.engine.kernels import tiles as tile_sizes
+from fedflat.engine.kernels.tiles import Tiles
 
 TOLERANCE = {"bf16": 1e-2, "tf32": 2e-3}
 
@@ -35,14 +36,14 @@ class Job(NamedTuple):
     layer: Layer
     operator: str
     dtype: str
-    programs: int = launch.PROGRAMS
+    programs: int = tile_sizes.PROGRAMS
     tiles: Tiles | None = None
 
 
 def ours(job: Job, t: Operands) -> Run:
     """The operator through our kernels."""
     pad, kernel = [job.layer.padding] * 2, [job.layer.kernel] * 2
-    launch.PROGRAMS = job.programs
+    tile_sizes.PROGRAMS = job.programs
     return {
         "conv": lambda: launch.launch_conv(t.x, t.w, t.b, pad, job.tiles),
         "input_grad": lambda: launch.launch_input_grad(t.g, t.w, pad, job.tiles),

@@ -11,7 +11,7 @@ from torch._subclasses import FakeTensorMode
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
-from fedflat.engine.kernels import launch
+from fedflat.engine.kernels import launch, run
 
 
 class AnyGPU:
@@ -49,15 +49,15 @@ if __name__ == "__main__":
         shapes = [tuple(t.shape) for t in operators(*inputs())]
         assert shapes[:2] == [(3, 4, 64, 16, 16), (3, 4, 64, 8, 8)], shapes
         assert shapes[3:] == [(3, 4, 32, 16, 16), (12, 64, 16, 16), (3, 64, 32, 5, 5)], shapes
-        compiled = dict(launch._compiled)
+        compiled = dict(run._compiled)
         operators(*inputs())
     names = sorted(key[0].__name__ for key in compiled)
     assert names == ["add_parts_kernel", *["conv_kernel"] * 3, "spread_kernel", "weight_grad_kernel"], names
-    assert launch._compiled == compiled  # not again
+    assert run._compiled == compiled  # not again
     assert [future.exception() for future in compiled.values()] == [None] * len(compiled)
 
     waited: list[Any] = []
-    launch.wait = waited.extend  # type: ignore[assignment]
+    run.wait = waited.extend  # type: ignore[assignment]
     with suppress(AttributeError, RuntimeError, ValueError):  # here is no GPU that could run it
         launch.launch_conv(*inputs(), [2, 2])
     assert waited == [next(iter(compiled.values()))], waited

@@ -10,7 +10,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from fedflat.engine.kernels.lanes import few_channels
-from fedflat.engine.kernels.launch import Tiles, conv_tiles, weight_grad_tiles
+from fedflat.engine.kernels.tiles import Tiles, conv_tiles, weight_grad_tiles
 from fedflat.engine.kernels.triton_kernels import conv_kernel, weight_grad_kernel
 
 SHARED_MEMORY = {89: 101_376, 90: 232_448}  # bytes for one program: RTX 4090 (A100 has more), H100

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.grad import conv2d_weight
 
 from fedflat.engine.kernels import launch
-from fedflat.engine.kernels.launch import Tiles
+from fedflat.engine.kernels.tiles import Tiles
 
 
 class Case(NamedTuple):

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from math import prod
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.func import grad, vmap
 
 from fedflat.core.aligned import ENTRIES, find_alignment, split_aligned
+from fedflat.core.batch import Batch
 from fedflat.core.functional_model import FunctionalModel
+from fedflat.core.task import Task
 from fedflat.models import MODELS
 
 SHAPES = st.lists(st.lists(st.integers(1, 5), max_size=4).map(torch.Size), min_size=1, max_size=6)
@@ -51,3 +54,12 @@ def test_only_models_with_odd_parameters_before_a_matrix_are_copied():
         name for name, make in MODELS.items() if find_alignment(FunctionalModel(make((3, 32, 32), 10)).shapes.values())
     ]
     assert odd == ["sl-vit"]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_on_a_gpu_a_model_with_aligned_matrices_computes_the_same():
+    task, generator = Task(MODELS["sl-vit"]((3, 32, 32), 10)), torch.Generator().manual_seed(0)
+    x, y = torch.randn(4, 3, 32, 32, generator=generator), torch.arange(4)
+    batch = Batch(x.cuda(), y.cuda(), torch.ones(4, dtype=torch.bool).cuda(), None)
+    w = 0.05 * torch.randn(task.size, generator=generator).cuda()
+    torch.testing.assert_close(task.with_aligned_matrices().grad(w, batch), task.grad(w, batch), rtol=1e-4, atol=1e-5)

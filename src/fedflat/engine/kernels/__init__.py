@@ -5,6 +5,8 @@ conv.py         the operators, with their gradients and their rules for vmap
 fold.py         a convolution with stride as one without
 lanes.py        the operators over lanes, by the fastest way of the device
 launch.py       from tensors to the Triton kernels and back
+tiles.py        the sizes of the kernels' tiles
+run.py          runs kernels, or compiles them ahead
 triton_kernels  the kernels
 """
 

@@ -1,8 +1,5 @@
 # mypy: disable-error-code="import-not-found,import-untyped"
-"""Launches the Triton kernels: brings tensors into their layout, and chooses the tiles into which they cut their work.
-
-A kernel runs many *programs*; each computes one *tile* of the result. The tile sizes here were the fastest in
-benchmarks/kernels.py on an H200.
+"""Launches the Triton kernels: brings tensors into their layout, and allocates the results.
 
 The kernels take dense channels-last images and filters. Plain torch operations around them bring tensors into that
 form, because torch.compile can fuse those with the casts and the augmentation next to them.
@@ -10,103 +7,24 @@ form, because torch.compile can fuse those with the casts and the augmentation n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import Any, NamedTuple
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
 import triton
 from torch import Tensor
-from torch._subclasses import FakeTensor
-from torch.library import custom_op
 
 from fedflat.engine.kernels.lanes import few_channels, filtered_sides
+from fedflat.engine.kernels.run import run_kernel, tile_op
+from fedflat.engine.kernels.tiles import (
+    Tiles,
+    aligned_channels,
+    conv_tiles,
+    pixel_spans,
+    power_of_two,
+    weight_grad_tiles,
+)
 from fedflat.engine.kernels.triton_kernels import add_parts_kernel, conv_kernel, spread_kernel, weight_grad_kernel
-
-PROGRAMS = 396  # of the weight gradient: three for each of 132 multiprocessors, which can run them at once
-POOL_PROGRAMS = 264  # of the weight gradient from pooled images: two for each multiprocessor
-
-
-class Tiles(NamedTuple):
-    """The size of a tile, and the resources of the program that computes it.
-
-    Args:
-        pixels: output pixels.
-        outputs: output channels.
-        entries: filter entries (filter pixel and input channel).
-        warps: warps of the program.
-        stages: depth of its software pipeline.
-    """
-
-    pixels: int
-    outputs: int
-    entries: int
-    warps: int
-    stages: int
-
-
-def power_of_two(n: int, least: int, most: int) -> int:
-    """Return the smallest power of two that is at least n, within [least, most], themselves powers of two."""
-    return max(least, min(most, 1 << (n - 1).bit_length()))
-
-
-def aligned_channels(channels: int) -> int:
-    """Round the number of channels up, so that loads are up to 16 bytes wide: to 4, or else to a multiple of 8."""
-    return 4 if channels <= 4 else -(-channels // 8) * 8
-
-
-def conv_tiles(width: int, channels: int, outputs: int, wide: bool, pool: bool) -> Tiles:
-    """Return the tiles of conv and input_grad.
-
-    Args:
-        width: the width of the filters.
-        channels: input channels, rounded up.
-        outputs: output channels.
-        wide: whether numbers have 4 bytes, not 2.
-        pool: whether the result is pooled.
-    """
-    columns, most = power_of_two(outputs, 16, 64), 32 if wide else 64
-    if few_channels(channels):
-        return Tiles(128, columns, power_of_two(width * channels, 16, most), 4, 1)
-    entries = most if channels % most == 0 else 32
-    if outputs >= 128 and entries == 64 and not pool:
-        return Tiles(128, 128, 64, 8, 3) if outputs < 512 else Tiles(64, 128, 64, 4, 4)  # 512 have few pixels
-    return Tiles(256, columns, entries, 8, 3) if columns <= 32 else Tiles(128, columns, entries, 4, 3)
-
-
-def weight_grad_tiles(size: int, outputs: int, wide: bool, pool: bool) -> Tiles:
-    """Return the tiles of weight_grad, which sums over pixels.
-
-    Args:
-        size: the number of entries of a filter.
-        outputs: output channels.
-        wide: whether numbers have 4 bytes, not 2.
-        pool: whether the gradient is that of pooled images.
-    """
-    pixels, columns = 32 if wide else 64, power_of_two(outputs, 16, 64)
-    if pool:
-        return Tiles(pixels // 2, columns, power_of_two(size, 16, 128), 8, 1)
-    if outputs >= 128 and size >= 128 and not wide:
-        return Tiles(64, 128, 128, 8, 3)
-    entries = 64 if 6 * size < 5 * (-(-size // 128) * 128) else 128  # 128, unless more than a sixth would be unused
-    return Tiles(pixels, columns, power_of_two(size, 16, entries), 4, 3)
-
-
-def pixel_spans(pixels: int, programs: int, block: int, pool: bool) -> tuple[int, int]:
-    """Divide the pixels into spans, so that the programs of all spans together fill a GPU.
-
-    Args:
-        pixels: the number of pixels.
-        programs: the number of programs for each span.
-        block: the number of pixels that a program handles at once.
-        pool: whether the gradient is that of pooled images.
-
-    Returns the number of spans and the number of blocks in each.
-    """
-    blocks, most = -(-pixels // block), POOL_PROGRAMS if pool else PROGRAMS
-    per_span = -(-blocks // max(1, min(blocks, most // programs)))
-    return -(-blocks // per_span), per_span
 
 
 def _precision() -> str:
@@ -237,40 +155,6 @@ def launch_spread(g: Tensor, corner: Tensor, size: Sequence[int]) -> Tensor:
     return _spread(*dense, [*size]).permute(0, 3, 1, 2)
 
 
-_compilers = ThreadPoolExecutor(thread_name_prefix="fedflat-kernels")
-_compiled: dict[Any, Future[None]] = {}
-
-
-def _run(kernel: Any, grid: tuple[int, ...], *args: Any, **options: int) -> None:
-    """Launch a kernel; of tensors without data, with which a step is traced, only compile it, in a thread of its own.
-
-    So all kernels of a step are compiled at the same time, while the step is traced and the rest of it is compiled.
-    """
-    types = tuple(arg.dtype if isinstance(arg, Tensor) else arg for arg in args)
-    key, device = (kernel, types, *options.values()), args[0].device
-    if not isinstance(args[0], FakeTensor):
-        wait([_compiled[key]] if key in _compiled else [])
-        kernel[grid](*args, **options)
-    elif key not in _compiled:
-        _compiled[key] = _compilers.submit(_compile, kernel, grid, types, options, device)
-
-
-def _compile(kernel: Any, grid: tuple[int, ...], types: tuple[Any, ...], options: Any, device: torch.device) -> None:
-    with torch.cuda.device(device):
-        kernel.warmup(*types, grid=grid, **options)
-
-
-def _tile_op(name: str, schema: str) -> Callable[[Callable[..., Any]], Any]:
-    """Return a decorator that makes an operator of a function, which allocates its result and runs kernels."""
-
-    def decorate(function: Callable[..., Any]) -> Any:
-        operator = custom_op(f"fedflat::{name}", function, mutates_args=(), schema=schema)
-        operator.register_fake(function)
-        return operator
-
-    return decorate
-
-
 def _launch_conv(
     x: Tensor,
     w: Tensor,
@@ -293,10 +177,10 @@ def _launch_conv(
     strides = x.stride(0), bias.stride(0)
     constants = (*shape, *how, *block[:3])
     options = {"num_warps": block.warps, "num_stages": block.stages}
-    _run(conv_kernel, grid, x, w, bias, y, corner, pixels, *strides, *constants, **options)
+    run_kernel(conv_kernel, grid, x, w, bias, y, corner, pixels, *strides, *constants, **options)
 
 
-@_tile_op(
+@tile_op(
     "tile_conv",
     "(Tensor x, Tensor w, Tensor? b, int outputs, int[] size, int[] offset, int[] tiles, bool rotated) -> Tensor",
 )
@@ -319,7 +203,7 @@ def _convolve(
     return y
 
 
-@_tile_op(
+@tile_op(
     "tile_conv_pool",
     "(Tensor x, Tensor w, Tensor? b, int outputs, int[] size, int[] offset, int[] tiles) -> (Tensor, Tensor)",
 )
@@ -333,7 +217,7 @@ def _convolve_pool(
     return y, corner
 
 
-@_tile_op(
+@tile_op(
     "tile_weight_grad",
     "(Tensor g, Tensor? corner, Tensor x, int outputs, int depth, int[] size, int[] padding, ScalarType dtype,"
     " int[]? tiles) -> Tensor",
@@ -365,16 +249,16 @@ def _weight_grad(
     constants = (*shape, pool, steps, _precision(), *block[:3])
     options = {"num_warps": block.warps, "num_stages": block.stages}
     tensors, strides = (g, corner if pool else g, x, parts), (g.stride(0), x.stride(0))
-    _run(weight_grad_kernel, (programs, count, lanes), *tensors, pixels, *strides, *constants, **options)
+    run_kernel(weight_grad_kernel, (programs, count, lanes), *tensors, pixels, *strides, *constants, **options)
     gw = x.new_empty(lanes, filters, depth, *size, dtype=dtype)
     taps, columns = size[0] * size[1], triton.next_power_of_2(size[0] * size[1])
     rows = power_of_two(channels, 4, max(4, 1024 // columns))
     grid = (filters, triton.cdiv(channels, rows), lanes)
-    _run(add_parts_kernel, grid, parts, gw, count, filters, depth, channels, taps, rows, columns)
+    run_kernel(add_parts_kernel, grid, parts, gw, count, filters, depth, channels, taps, rows, columns)
     return gw
 
 
-@_tile_op("tile_spread", "(Tensor g, Tensor corner, int[] size) -> Tensor")
+@tile_op("tile_spread", "(Tensor g, Tensor corner, int[] size) -> Tensor")
 def _spread(g: Tensor, corner: Tensor, size: list[int]) -> Tensor:
     """Return g at its corner of each window [B, *size, C]; every thread moves 8 neighbouring numbers."""
     batch, rows, columns, channels = g.shape
@@ -382,5 +266,6 @@ def _spread(g: Tensor, corner: Tensor, size: list[int]) -> Tensor:
     y = (g.new_empty if even else g.new_zeros)(batch, *size, channels)
     block, windows = power_of_two(channels, 8, 128), batch * rows * columns
     grid = (triton.cdiv(windows, 1024 // block), triton.cdiv(channels, block))
-    _run(spread_kernel, grid, g, corner, y, windows, rows, columns, *size, channels, 1024 // block, block, num_warps=4)
+    constants = (rows, columns, *size, channels, 1024 // block, block)
+    run_kernel(spread_kernel, grid, g, corner, y, windows, *constants, num_warps=4)
     return y
