@@ -22,15 +22,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from jobs import JOBS, made_up, measure
+from jobs import JOBS, MODELS, made_up, measure, model_job
 from machine import describe
-from synthetic import images
 
 import fedflat
 from fedflat.runs.config import dump_yaml, experiment_to_dict
 
 CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")  # where compiled steps are kept
-MODELS = ("resnet18-gn", "resnet18", "vgg11", "sl-vit")
 
 
 class Options(NamedTuple):
@@ -57,9 +55,7 @@ def model_row(model: str) -> Row:
     """Client steps per second of a model: 10 clients a round, 10 steps each, batch size 50, random images."""
 
     def row(options: Options) -> dict[str, Any]:
-        how = {"cohort": 10, "batch_size": 50, "local_epochs": 1, "lr": 0.01, "rounds": 11, "eval_every": 11}
-        job = fedflat.Experiment(dataset=images(20, 500, (3, 32, 32)), model=model, precision="bf16", **how)
-        job = replace(job, device=options.device)
+        job = replace(model_job(model), device=options.device)
         return measure("fedavg", smallest(job) if options.tiny else job)
 
     return row

@@ -96,6 +96,13 @@ JOBS = {
     "blazefl": fedflat.Experiment(method=fedflat.FedAvg(), **BLAZEFL),
     "digits": fedflat.Experiment(method=fedflat.FedAvg(), **DIGITS),
 }
+MODELS = ("resnet18-gn", "resnet18", "vgg11", "sl-vit")
+
+
+def model_job(model: str) -> fedflat.Experiment:
+    """FedAvg with a large model in bf16: 10 clients a round, 10 steps each, batch size 50, random images."""
+    how = {"cohort": 10, "batch_size": 50, "local_epochs": 1, "lr": 0.01, "rounds": 11, "eval_every": 11}
+    return fedflat.Experiment(dataset=images(20, 500, (3, 32, 32)), model=model, precision="bf16", **how)
 
 
 def made_up(job: fedflat.Experiment, samples: int = 50_000) -> fedflat.Experiment:

@@ -168,7 +168,8 @@ def test_precision(tmp_path) -> None:
 
 
 def test_breakdown() -> None:
-    lines = run("breakdown.py", "digits", "--rows", "5").strip().splitlines()
+    average, *lines = run("breakdown.py", "digits", "--rows", "5").strip().splitlines()
+    assert float(average.split()[0]) > 0
     assert lines[0].startswith("15 steps of 5 lanes, ")
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines[4:]]
     assert len(rows) == 5
