@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+from concurrent.futures import wait
 from contextlib import nullcontext, suppress
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -55,6 +58,13 @@ if __name__ == "__main__":
     assert names == ["add_parts_kernel", *["conv_kernel"] * 3, "spread_kernel", "weight_grad_kernel"], names
     assert run._compiled == compiled  # not again
     assert [future.exception() for future in compiled.values()] == [None] * len(compiled)
+
+    kernels = len([*Path(os.environ["TRITON_CACHE_DIR"]).rglob("*.cubin")])
+    with FakeTensorMode():  # as in evaluation: one lane, other images, and biases that are not rows of a wide matrix
+        x, w, b = (t[:1] for t in inputs())
+        launch.launch_conv(torch.cat([x] * 3, 1), w, torch.empty(1, 77)[:, :64].to(b.dtype), [2, 2])
+    wait(run._compiled.values())
+    assert len([*Path(os.environ["TRITON_CACHE_DIR"]).rglob("*.cubin")]) == kernels
 
     waited: list[Any] = []
     run.wait = waited.extend  # type: ignore[assignment]
