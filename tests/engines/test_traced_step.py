@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
@@ -83,3 +84,16 @@ def test_another_process_finds_the_compiled_step(tmp_path: Path) -> None:
     assert said[0][:2] == ["0", "1"]  # compiled
     assert said[1][:2] == ["1", "0"]  # neither lowered nor compiled again
     assert said[0][2] == said[1][2] == "[15.0, 17.0, 19.0]\n"
+
+
+@pytest.mark.skipif(find_spec("triton") is None, reason="without Triton torch starts no processes that compile")
+def test_processes_that_compile_are_started_and_forgotten() -> None:
+    script = """
+from torch._inductor import async_compile
+from fedflat.engine import tracing
+tracing.start_compile_workers()
+started = len(async_compile._pool_set)
+tracing._end_compile_workers()
+print(started, len(async_compile._pool_set))
+"""
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout == "1 0\n"

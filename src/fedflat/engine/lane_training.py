@@ -32,6 +32,7 @@ from fedflat.engine.tracing import (
     capture_cuda_graph,
     compile_operations,
     import_compiler_ahead,
+    start_compile_workers,
     trace_operations,
 )
 
@@ -112,6 +113,7 @@ class Lanes:
             self._time = torch.zeros(1, dtype=torch.int64, device=self.numbers.device)
             step, inputs = self._step_in_place, (*inputs[:3], self._plans, self._time)
             import_compiler_ahead().join()
+            start_compile_workers()
         graph = trace_operations(step, *inputs)
         first, count = len(state_tensors(self.carry)), len(state_tensors(self.message))
         placeholders = graph.graph.find_nodes(op="placeholder")[first : first + count]

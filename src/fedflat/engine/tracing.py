@@ -96,12 +96,18 @@ def import_compiler_ahead() -> Thread:
 def _import_compiler() -> None:
     for name in ("torch._dynamo", "torch._inductor.standalone_compile", "torch._inductor.compile_fx"):
         import_module(name)
-    import_module("torch._inductor.async_compile").maybe_warm_pool()  # processes that compile kernels
     import_module("torch._inductor.codecache").torch_key()  # a hash of torch's files, part of the key of its cache
     if _triton.has_triton():
         _triton.triton_hash_with_backend()  # of Triton's files; the compiler needs it, and it takes a third of a second
         folder = import_module("torch._inductor.runtime.cache_dir_utils").triton_cache_dir(torch.cuda.current_device())
         os.environ.setdefault("TRITON_CACHE_DIR", folder)  # the compiler sets it when it compiles; kernels are there
+
+
+def start_compile_workers() -> None:
+    """Start the processes that compile kernels, while a step is traced, because they take seconds to start."""
+    from torch._inductor.async_compile import maybe_warm_pool
+
+    maybe_warm_pool()
 
 
 def compile_operations(graph: torch.fx.GraphModule, *inputs: Any) -> Callable[..., Any]:
