@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from torch.func import grad, vmap
 
 from fedflat.models.layers import BatchNorm, Dropout, GroupNorm
 
@@ -49,12 +50,33 @@ def test_batchnorm_of_padding_only_stays_finite():
     assert torch.isfinite(layer.weight.grad).all()
 
 
-@pytest.mark.parametrize("groups", [1, 2, 6])
-def test_groupnorm_equals_torch(groups):
-    x = 3 + torch.randn(2, 6, 4, 5, dtype=torch.float64)
-    torch.testing.assert_close(
-        with_distinct_weights(GroupNorm(groups, 6))(x), with_distinct_weights(nn.GroupNorm(groups, 6))(x)
-    )
+@pytest.mark.parametrize("shape", [(6, 4, 5), (6,)], ids=["images", "vectors"])
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        *((GroupNorm(groups, 6), nn.GroupNorm(groups, 6)) for groups in (1, 2, 6)),
+        (BatchNorm(6), nn.BatchNorm2d(6, track_running_stats=False)),
+        (BatchNorm(6, affine=False, eps=0.1), nn.BatchNorm2d(6, affine=False, eps=0.1, track_running_stats=False)),
+    ],
+    ids=repr,
+)
+def test_norms_and_their_gradients_equal_torch_for_one_model_and_for_many(ours, theirs, shape):
+    """One model uses torch's functions, many have formulas of ours."""
+    if type(ours) is GroupNorm and len(shape) == 1:
+        pytest.skip("GroupNorm is for images")
+    ours, theirs = with_distinct_weights(ours), with_distinct_weights(theirs)
+    theirs._check_input_dim = lambda x: None  # takes vectors as well
+    x, weight = 3 + torch.randn(2, 5, *shape, dtype=torch.float64), torch.randn(2, 5, *shape, dtype=torch.float64)
+    norm = (lambda t: ours(t, torch.ones(5, dtype=torch.bool))) if type(ours) is BatchNorm else ours
+
+    def slopes(layer):
+        leaf = x.clone().requires_grad_()
+        return torch.autograd.grad(sum((layer(t) * u).sum() for t, u in zip(leaf, weight, strict=True)), leaf)[0]
+
+    expected = torch.stack([theirs(t) for t in x]).detach(), slopes(theirs)
+    torch.testing.assert_close((torch.stack([norm(t) for t in x]).detach(), slopes(norm)), expected)
+    many = vmap(norm)(x).detach(), vmap(grad(lambda t, u: (norm(t) * u).sum()))(x, weight)
+    torch.testing.assert_close(many, expected)
 
 
 def test_dropout_is_the_identity_without_keys():

@@ -10,6 +10,11 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 
+def is_transformed() -> bool:
+    """Return whether torch.func differentiates or vectorises the code that calls this, or torch compiles it."""
+    return torch.compiler.is_compiling() or torch._C._functorch.maybe_current_level() is not None
+
+
 def grad(function: Callable[[Any], Any], has_aux: bool = False) -> Callable[[Any], Any]:
     """Return the function that computes the gradient ∇f(w) of a scalar function f; the same as torch.func.grad.
 
@@ -22,8 +27,7 @@ def grad(function: Callable[[Any], Any], has_aux: bool = False) -> Callable[[Any
     """
 
     def gradient(w: Any) -> Any:
-        transformed = torch.is_grad_enabled() or torch._C._functorch.maybe_current_level() is not None
-        if transformed or not isinstance(w, Tensor):
+        if torch.is_grad_enabled() or is_transformed() or not isinstance(w, Tensor):
             return torch.func.grad(function, has_aux=has_aux)(w)
         with torch.enable_grad():
             leaf = w.detach().requires_grad_()
