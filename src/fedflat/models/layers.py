@@ -92,7 +92,7 @@ class BatchNorm(TrackingLayer):
 
     Of a single value (n = 1) there is no variance, and running_var stays.
 
-    Where torch's own function computes the same, it does, because it is several times as fast on a CPU.
+    Where torch's own function computes the same, it is called, because it is faster on a CPU.
 
     Called as norm(x, mask) with x of [B, channels, ...] and the bool mask [B] of the batch, or as norm(x) inside a
     model that a Task calls; then the mask is that of the current batch. Outside a Task it is a plain layer of torch,
@@ -143,9 +143,9 @@ class BatchNorm(TrackingLayer):
         return _mask_of_rows(current_batch().mask, len(x))
 
     def _as_in_torch(self, x: Tensor, mask: Tensor) -> bool:
-        """Return whether torch's own function computes the same: without padding, averages and transforms.
+        """Return whether torch's own function computes the same: for one model, without padding and running averages.
 
-        It is not asked on a GPU, which would have to wait for the mask.
+        Never on a GPU, where asking the mask would mean to wait.
         """
         plain = not x.is_cuda and not is_transformed() and self.running_mean is None
         return plain and x.numel() > self.channels and x.dtype.itemsize >= 4 and bool(mask.all())
